@@ -1,0 +1,124 @@
+"""The asyncio client: calls that share one connection, live notices, and quiet survival of a daemon restart."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ksi_client.connection import Connection, NotWritten
+from ksi_client.errors import TimedOut, unreachable
+from ksi_client.notice_stream import NoticeStream
+from ksi_client.paths import socket_file
+from ksi_client.protocol import GRACE_S, backoff_s, encode_request
+
+RECONNECT_PATIENCE_S = 10.0
+
+
+class Client:
+    """A daemon to talk to. Opens its connection on first use, reopens it after a daemon restart.
+
+    async with Client() as ksi:
+        await ksi.send("system:echo", {"text": "hello"})
+        async with ksi.subscribe("agent:*") as notices:
+            async for notice in notices:
+                print(notice.event, notice.data)
+    """
+
+    def __init__(self, socket_path: str | Path | None = None, *, timeout_s: float = 30, reconnect: bool = True) -> None:
+        self.socket_path = Path(socket_path) if socket_path else socket_file()
+        self.timeout_s = timeout_s
+        self.reconnect = reconnect
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._was_connected = False
+        self._streams: set[NoticeStream] = set()
+        self._ids = count(1)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of all connections; calls still in flight raise ConnectionLost."""
+        for stream in list(self._streams):
+            await stream.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def send(
+        self,
+        event: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        correlation_id: str | None = None,
+    ) -> Any:
+        """Send an event and return its answer's data, or raise the typed error.
+
+        A request that was not written yet when the daemon went away is sent to its successor. One that was written
+        and not answered raises ConnectionLost: it may have run, so it is never silently sent twice.
+        """
+        wait_s = self.timeout_s if timeout_s is None else timeout_s
+        request_id = next(self._ids)
+        request = encode_request(event, data, request_id=request_id, timeout_s=wait_s, correlation_id=correlation_id)
+        deadline = asyncio.timeout(wait_s + GRACE_S)
+        try:
+            async with deadline:
+                while True:
+                    connection = await self._connected()
+                    try:
+                        return await connection.ask(request_id, request)
+                    except NotWritten:
+                        continue
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise TimedOut(f"{event} did not answer within {wait_s:g} s", hint="try a longer timeout") from None
+
+    def subscribe(self, *patterns: str, tell: Callable[[str], None] | None = None) -> NoticeStream:
+        """The notices that match (all, without a pattern), on a connection of their own.
+
+        Use it in `async with`, which returns once the subscription holds, or iterate it directly.
+        `tell` hears in words what a reader should know: notices dropped, connection lost, connection back.
+        """
+        return NoticeStream(
+            self.socket_path,
+            patterns or ("*",),
+            timeout_s=self.timeout_s,
+            reconnect=self.reconnect,
+            tell=tell,
+            opened=self._streams,
+        )
+
+    async def _connected(self) -> Connection:
+        async with self._connecting:
+            if self._connection is not None and not self._connection.ended:
+                return self._connection
+            ended, self._connection = self._connection, None
+            if ended is not None:
+                await ended.finish()
+            self._connection = await self._open()
+            self._was_connected = True
+            return self._connection
+
+    async def _open(self) -> Connection:
+        """Connect. A daemon that was there before is given time to come back; one that never was, is not."""
+        clock = asyncio.get_running_loop()
+        give_up = clock.time() + (RECONNECT_PATIENCE_S if self._was_connected and self.reconnect else 0)
+        attempt = 0
+        while True:
+            try:
+                return await Connection.open(self.socket_path)
+            except OSError as error:
+                pause_s = backoff_s(attempt)
+                if clock.time() + pause_s > give_up:
+                    raise unreachable(self.socket_path, error) from error
+            await asyncio.sleep(pause_s)
+            attempt += 1

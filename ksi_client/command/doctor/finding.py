@@ -1,0 +1,33 @@
+"""What one check found, and the place that the checks look at."""
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    seen: str
+    fix: str | None = None
+
+
+class Site(NamedTuple):
+    """What is known before the checks begin: the var folder, who holds its lock, and what the daemon answered."""
+
+    var: Path
+    pid: int | None
+    settings: dict[str, Any] | None
+    settings_problem: str | None
+    status: dict[str, Any] | None
+    health: dict[str, Any] | None
+    plugins: list[dict[str, Any]] | None
+    silence: str | None
+
+    def setting(self, name: str) -> Any:
+        """The value of a setting, None where it is not known."""
+        for setting in (self.settings or {}).get("settings", ()):
+            if setting.get("name") == name:
+                return setting.get("value")
+        return None

@@ -1,0 +1,135 @@
+"""Starts and ends daemon processes: detached with output to var/log, watched until they live or have failed."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from ksi_client.command.fault import ALREADY_RUNNING, BAD_DATA, FAILED, TIMED_OUT, Fault
+from ksi_client.command.lock import holder
+from ksi_client.paths import config_file, output_file
+
+_POLL_S = 0.02
+_TAIL_BYTES = 8_000
+DAEMON = [sys.executable, "-m", "ksi_daemon"]
+
+
+def environment(var: Path, config: Path | None = None) -> dict[str, str]:
+    """Our own environment with the daemon's two places made absolute."""
+    return os.environ | {"KSI_VAR_DIR": str(var), "KSI_CONFIG": str(config or config_file())}
+
+
+def refuse_second(var: Path) -> None:
+    """Raise when a daemon already lives on this var folder."""
+    pid = holder(var)
+    if pid is not None:
+        raise Fault(
+            f"a daemon is already running on {var} (pid {pid or 'unknown'})",
+            exit_code=ALREADY_RUNNING,
+            hint="ksi status, or ksi restart",
+        )
+
+
+class Detached:
+    """A daemon process of its own session, and where its output goes."""
+
+    def __init__(self, var: Path, config: Path | None = None) -> None:
+        self.output = _open_output(var)
+        self._began_at = self.output.seek(0, os.SEEK_END)
+        self._process = subprocess.Popen(
+            DAEMON,
+            env=environment(var, config),
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def wait_until(self, lives: Callable[[], bool], *, at_most_s: float) -> bool:
+        """Whether it came to live in time. Raises, with the daemon's own words, when it ended instead."""
+        deadline = time.monotonic() + at_most_s
+        while True:
+            code = self._process.poll()
+            if code is not None:
+                raise self._failure(code)
+            if lives():
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+
+    def _failure(self, code: int) -> Fault:
+        self.output.seek(max(self._began_at, self.output.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        said = self.output.read().decode(errors="replace").strip()
+        code = code if code > 0 else FAILED
+        what = {BAD_DATA: "bad data", ALREADY_RUNNING: "already running"}.get(code, f"exit {code}")
+        return Fault(f"the daemon did not start ({what})" + (f":\n{said}" if said else ""), exit_code=code)
+
+
+def _open_output(var: Path) -> IO[bytes]:
+    """var/log/daemon.out. If var is not as the daemon wants it, a nameless file: the daemon will refuse and say why."""
+    if not _prepared(var):
+        return tempfile.TemporaryFile()
+    path = output_file(var)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return os.fdopen(os.open(path, flags, 0o600), "rb+", buffering=0)
+    except OSError as error:
+        raise Fault(f"cannot write {path}: {error.strerror}", hint="ksi doctor") from error
+
+
+def _prepared(var: Path) -> bool:
+    """Make var if it is absent, close it to others if it is still empty; say whether it is ours alone."""
+    try:
+        var.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = var.stat()
+        if state.st_uid != os.getuid():
+            return False
+        if state.st_mode & 0o077 and all(entry.name == ".gitignore" for entry in var.iterdir()):
+            var.chmod(0o700)
+            return True
+        return not state.st_mode & 0o077
+    except OSError:
+        return False
+
+
+def stop_process(var: Path, *, at_most_s: float) -> int | None:
+    """Ask the daemon on this var folder to stop and wait until it has. The pid it had, or None if none lived.
+
+    The process is held by a descriptor before it is signalled, so that a pid that was given to another process
+    in between is never signalled.
+    """
+    pid = holder(var)
+    if pid is None:
+        return None
+    try:
+        process = os.pidfd_open(pid)
+    except (ProcessLookupError, OverflowError, OSError) as error:
+        if holder(var) is None:
+            return None
+        raise Fault(
+            f"a daemon holds {var}, but its process {pid or ''} cannot be reached: {error}", hint="ksi doctor"
+        ) from error
+    try:
+        if holder(var) != pid:
+            return None
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not select.select([process], [], [], at_most_s)[0]:
+            raise Fault(
+                f"the daemon (pid {pid}) is still stopping after {at_most_s:g} s",
+                exit_code=TIMED_OUT,
+                hint=f"ksi stop --timeout 60, or as a last resort kill -9 {pid}",
+            )
+    except PermissionError as error:
+        raise Fault(f"the daemon (pid {pid}) belongs to another user", exit_code=4) from error
+    finally:
+        os.close(process)
+    return pid

@@ -1,0 +1,99 @@
+"""`ksi plugins`: what is loaded, how it does, reload one, begin a new one."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ksi_client.command.complete import complete_plugins
+from ksi_client.command.screen import Screen
+from ksi_client.command.verb import Verb, verb_app
+from ksi_client.sync_client import SyncClient
+from ksi_client.terminal import visible
+
+app = verb_app("List, inspect, reload and begin plugins.")
+
+_Name = Annotated[str, typer.Argument(help="The plugin's name.", autocompletion=complete_plugins)]
+_STATES = {"running": "good", "broken": "bad", "disabled": "faint"}
+
+
+@app.command("ls", cls=Verb)
+def list_plugins(context: typer.Context) -> None:
+    """List the plugins, broken ones with the reason."""
+    screen: Screen = context.obj
+    with SyncClient() as client:
+        found = client.send("plugin:list")
+    if screen.json:
+        screen.document(found)
+        return
+    screen.table(
+        ("name", "state", "source", "events", "summary"),
+        [
+            (plugin["name"], plugin["state"], plugin.get("source"), len(plugin.get("events", ())), _about(plugin))
+            for plugin in found["plugins"]
+        ],
+        styles=_STATES,
+    )
+
+
+def _about(plugin: dict[str, Any]) -> str:
+    return str(plugin.get("reason") or plugin.get("summary") or "")
+
+
+@app.command("show", cls=Verb)
+def show_plugin(context: typer.Context, name: _Name) -> None:
+    """Show one plugin: its handlers with their counts, its subscriptions, its database."""
+    screen: Screen = context.obj
+    with SyncClient() as client:
+        plugin = client.send("plugin:inspect", {"name": name})
+    if screen.json:
+        screen.document(plugin)
+        return
+    tables = ("handlers", "subscriptions")
+    screen.facts({key: value for key, value in plugin.items() if key not in (*tables, "events", "loaded_at") and value})
+    if plugin.get("loaded_at"):
+        screen.line(f"loaded_at: {screen.moment(plugin['loaded_at'])}")
+    if handlers := plugin.get("handlers"):
+        columns = ("event", "calls", "errors", "timeout_s", "summary")
+        screen.line()
+        screen.table(columns, [[handler.get(column) for column in columns] for handler in handlers])
+    if subscriptions := plugin.get("subscriptions"):
+        columns = ("pattern", "delivered", "failed", "dropped", "waiting")
+        screen.line()
+        screen.table(columns, [[subscription.get(column) for column in columns] for subscription in subscriptions])
+
+
+@app.command("reload", cls=Verb)
+def reload_plugin(context: typer.Context, name: _Name) -> None:
+    """Load a plugin's files anew. If the new version is broken, the old one keeps serving (exit 7)."""
+    screen: Screen = context.obj
+    with SyncClient(timeout_s=60) as client:
+        reloaded = client.send("plugin:reload", {"name": name})
+    if screen.json:
+        screen.document(reloaded)
+        return
+    events = len(reloaded.get("events", ()))
+    screen.line(f"{visible(str(reloaded['name']))} is {visible(str(reloaded['state']))} with {events} events")
+
+
+@app.command("new", cls=Verb)
+def new_plugin(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Small letters, digits and _, beginning with a letter.")],
+    folder: Annotated[Path, typer.Option("--dir", help="Where to make the plugin's folder.")] = Path("plugins"),
+) -> None:
+    """Write a working plugin with a passing test, to change into yours."""
+    from ksi_client.command.plugin_template import write_plugin
+
+    screen: Screen = context.obj
+    written = write_plugin(name, folder)
+    if screen.json:
+        screen.document({"name": name, "files": [str(path) for path in written]})
+        return
+    for path in written:
+        screen.line(visible(str(path)))
+    screen.note(
+        f"next: pytest {written[1]}\n"
+        f"      ksi plugins reload {name}      (or ksi restart, when {folder} is new to the daemon)\n"
+        f"      ksi send {name}:greet who=Ada"
+    )

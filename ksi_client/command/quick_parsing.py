@@ -1,0 +1,40 @@
+"""Keeps pydantic out of commands that do not need it: typer would load it (100 ms) to turn text into text.
+
+Leans on typer's `get_runtime_param`. Should a later typer no longer ask it, nothing breaks; it is only slower.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def quick(parameters: list[Any]) -> list[Any]:
+    """Let values that already are what they should be pass as they are; typer converts the others."""
+    for parameter in parameters:
+        full = getattr(parameter, "get_runtime_param", None)
+        if full is not None and not isinstance(full, _Quick):
+            parameter.get_runtime_param = _Quick(full)
+    return parameters
+
+
+class _Quick:
+    """Stands in for a parameter's converter, and for the method that returns it."""
+
+    def __init__(self, full: Callable[[], Any]) -> None:
+        self._full = full
+
+    def __call__(self) -> "_Quick":
+        return self
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value as the command function wants it."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        if not several and value is param.default:
+            return value
+        annotation = param.type_descriptor.annotation
+        if annotation is str and isinstance(value, str):
+            return value
+        if annotation == list[str] and not isinstance(value, str):
+            return list(value)
+        return self._full().coerce(value, param=param, ctx=ctx)

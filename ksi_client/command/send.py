@@ -1,0 +1,64 @@
+"""`ksi send`: one event to the daemon, its answer to stdout."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ksi_client.command.complete import complete_events
+from ksi_client.command.fault import BAD_DATA, USAGE, Fault
+from ksi_client.command.screen import Screen
+from ksi_client.command.values import parse_pairs
+from ksi_client.command.verb import Verb, verb_app
+from ksi_client.sync_client import SyncClient
+
+app = verb_app()
+
+
+@app.command(cls=Verb)
+def send(
+    context: typer.Context,
+    event: Annotated[str, typer.Argument(help="The event, such as system:echo.", autocompletion=complete_events)],
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its parameters, read by its schema.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="All parameters as a JSON object, @FILE, or - for stdin. KEY=VALUE wins over it.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait.")] = 30,
+    correlation: Annotated[str | None, typer.Option(metavar="ID", help="Join the call to an earlier one.")] = None,
+) -> None:
+    """Send an event and print its answer."""
+    screen: Screen = context.obj
+    began = time.monotonic()
+    given = _read_data(data) if data is not None else {}
+    with SyncClient(timeout_s=timeout) as client:
+        if pairs:
+            help_ = client.send("system:help", {"event": event, "format_style": "json_schema"})
+            given |= parse_pairs(pairs, help_["schema"], event=event)
+        answer = client.send(event, given, correlation_id=correlation)
+    screen.show(answer)
+    screen.detail(f"{event} answered in {(time.monotonic() - began) * 1000:.1f} ms")
+
+
+def _read_data(source: str) -> dict[str, Any]:
+    """The --data option, from where it says."""
+    where = "--data"
+    try:
+        if source == "-":
+            where, text = "standard input", sys.stdin.read()
+        elif source.startswith("@"):
+            where, text = source[1:], Path(source[1:]).read_text(encoding="utf-8")
+        else:
+            text = source
+        value = json.loads(text)
+    except OSError as error:
+        raise Fault(f"cannot read {where}: {error.strerror}", exit_code=USAGE) from error
+    except (ValueError, RecursionError) as error:
+        raise Fault(f"{where} is not JSON: {error}", exit_code=BAD_DATA if where != "--data" else USAGE) from error
+    if not isinstance(value, dict):
+        raise Fault(f"{where} is not a JSON object", exit_code=USAGE)
+    return value

@@ -1,0 +1,169 @@
+"""Every way a call can fail, as seen by a client: one class for each error code of the daemon, and two of our own.
+
+    KsiError
+    ├── Invalid          the parameters do not fit            ├── TimedOut      the deadline passed
+    ├── UnknownEvent     no plugin handles this event         ├── Cancelled     the call was cancelled
+    ├── NotFound         the thing asked for is not there     ├── Unavailable   something needed is down
+    ├── Conflict         it clashes with what is there        │   └── ConnectionLost  sent, never answered
+    ├── Forbidden        the caller may not                   ├── Internal      a bug in a plugin or the daemon
+    ├── TooMany          slow down                            └── Unreachable   no daemon answers at the socket
+    ├── TooLarge, TooDeep
+
+`exit_code` is what the `ksi` command ends with when nothing better is known.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+
+class KsiError(Exception):
+    """A call failed. `str(error)` is the message; `hint` says what to do next, where the daemon knew."""
+
+    code: ClassVar[str] = "internal"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        fields: Sequence[Mapping[str, str]] = (),
+        call_id: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.fields = tuple(dict(field) for field in fields)
+        self.call_id = call_id
+        self.retry_after_s = retry_after_s
+
+
+class Invalid(KsiError):
+    """The parameters do not fit the event; `fields` names each one that does not."""
+
+    code = "invalid"
+    exit_code = 2
+
+
+class UnknownEvent(KsiError):
+    """No plugin handles an event of this name."""
+
+    code = "unknown_event"
+    exit_code = 3
+
+
+class NotFound(KsiError):
+    """The event exists, the thing it was asked about does not."""
+
+    code = "not_found"
+    exit_code = 3
+
+
+class Conflict(KsiError):
+    """The call clashes with what is already there."""
+
+    code = "conflict"
+    exit_code = 7
+
+
+class Forbidden(KsiError):
+    """The caller does not hold the permission."""
+
+    code = "forbidden"
+    exit_code = 4
+
+
+class TooMany(KsiError):
+    """Too many calls at once or in a row; `retry_after_s` says how long to wait, where known."""
+
+    code = "too_many"
+
+
+class TooLarge(KsiError):
+    """The request or its answer is over a size limit."""
+
+    code = "too_large"
+    exit_code = 65
+
+
+class TooDeep(KsiError):
+    """Calls and notices caused each other too many levels deep."""
+
+    code = "too_deep"
+
+
+class TimedOut(KsiError):
+    """No answer before the deadline. The call may or may not have had its effect."""
+
+    code = "timed_out"
+    exit_code = 6
+
+
+class Cancelled(KsiError):
+    """The daemon gave the call up, for example because it is stopping."""
+
+    code = "cancelled"
+
+
+class Unavailable(KsiError):
+    """Something the call needs is down or missing."""
+
+    code = "unavailable"
+
+
+class ConnectionLost(Unavailable):
+    """The request was sent and the connection ended before the answer: it may have run, so it is not sent again."""
+
+    exit_code = 5
+
+
+class Internal(KsiError):
+    """A fault in the daemon or a plugin; `call_id` finds it in the daemon's log."""
+
+    code = "internal"
+
+
+class Unreachable(KsiError):
+    """No daemon answers at the socket."""
+
+    code = "unreachable"
+    exit_code = 5
+
+
+_BY_CODE: dict[str, type[KsiError]] = {
+    kind.code: kind
+    for kind in (
+        Invalid, UnknownEvent, NotFound, Conflict, Forbidden, TooMany,
+        TooLarge, TooDeep, TimedOut, Cancelled, Unavailable, Internal,
+    )
+}  # fmt: skip
+
+
+def from_wire(error: Mapping[str, Any]) -> KsiError:
+    """The typed error for an `error` object of the daemon; a code newer than this client becomes a plain KsiError."""
+    code = str(error.get("code", "internal"))
+    message = str(error.get("message") or code)
+    if code not in _BY_CODE:
+        message = f"{code}: {message}"
+    return _BY_CODE.get(code, KsiError)(
+        message,
+        hint=error.get("hint"),
+        fields=error.get("fields") or (),
+        call_id=error.get("call_id"),
+        retry_after_s=error.get("retry_after_s"),
+    )
+
+
+def unreachable(socket_path: object, reason: OSError) -> Unreachable:
+    """Say in words why no daemon answers at the socket, and what to do about it."""
+    match reason:
+        case FileNotFoundError():
+            why, hint = "the socket does not exist, so no daemon runs on this var folder", "ksi start"
+        case ConnectionRefusedError():
+            why, hint = "the socket is left over from a daemon that has ended", "ksi start"
+        case PermissionError():
+            why, hint = "it belongs to another user", "run ksi as the user who started the daemon"
+        case _:
+            why, hint = reason.strerror or str(reason), "ksi doctor"
+    return Unreachable(f"no daemon answers at {socket_path}: {why}", hint=hint)

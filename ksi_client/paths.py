@@ -1,0 +1,50 @@
+"""Where a daemon keeps its things: the var folder, the socket, the lock, the logs. Reads nothing of them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SOCKET_PATH_LIMIT_BYTES = 107  # sun_path of Linux, less its closing zero
+
+
+def var_dir() -> Path:
+    """The folder of this daemon's state: KSI_VAR_DIR, or ./var."""
+    return Path(os.environ.get("KSI_VAR_DIR") or "var").absolute()
+
+
+def config_file() -> Path:
+    """The settings file: KSI_CONFIG, or ./ksi.toml. It may be absent."""
+    return Path(os.environ.get("KSI_CONFIG") or "ksi.toml").absolute()
+
+
+def socket_file(var: Path | None = None) -> Path:
+    """The operator's socket in a var folder."""
+    return (var or var_dir()) / "run" / "ksi.sock"
+
+
+def lock_file(var: Path) -> Path:
+    """The file a living daemon holds locked; its pid stands in it."""
+    return var / "run" / "ksi.lock"
+
+
+def output_file(var: Path) -> Path:
+    """What a detached daemon writes to its standard output and error."""
+    return var / "log" / "daemon.out"
+
+
+@contextmanager
+def connectable(path: Path) -> Iterator[str]:
+    """An address for `connect` that stays within the kernel's limit, however long the path is.
+
+    The kernel takes 107 bytes. A longer path is reached through a descriptor of its folder, which is the
+    one way that changes nothing for the rest of the process (`chdir` would).
+    """
+    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

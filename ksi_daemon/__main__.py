@@ -1,0 +1,58 @@
+"""`python -m ksi_daemon`: checks var/, takes the lock, and only then loads the rest.
+
+Of twenty started at once, nineteen end here, after a few milliseconds.
+"""
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from ksi_daemon.errors import StartError
+from ksi_daemon.var_dir import Lock, prepare
+
+
+def main(arguments: list[str]) -> int:
+    """Run the daemon, or only check its settings. Returns the exit code."""
+    if arguments == ["--check-config"]:
+        return _check_config()
+    if arguments:
+        sys.stderr.write("usage: python -m ksi_daemon [--check-config]\n")
+        return 2
+    try:
+        with ExitStack() as stack:
+            var_dir = Path(os.environ.get("KSI_VAR_DIR") or "var").expanduser().absolute()
+            prepare(var_dir)
+            stack.enter_context(Lock(var_dir))
+            from ksi_daemon import config, daemon  # noqa: PLC0415 - a daemon that cannot have the lock must not load all this
+
+            daemon.run(config.read_settings(), terminal=sys.stderr.isatty())
+    except StartError as error:
+        sys.stderr.write(f"ksi: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _check_config() -> int:
+    from ksi_daemon.config import read_settings  # noqa: PLC0415
+
+    try:
+        document = read_settings().as_dict()
+    except StartError as error:
+        problems = [line.strip() for line in str(error).splitlines()[1:]]
+        file = Path(os.environ.get("KSI_CONFIG") or "ksi.toml").absolute()
+        document = {
+            "ok": False,
+            "config_file": str(file),
+            "config_file_exists": file.exists(),
+            "settings": [],
+            "problems": problems,
+            "warnings": [],
+        }
+    print(json.dumps(document))
+    return 0 if document["ok"] else 78
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

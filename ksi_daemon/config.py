@@ -1,0 +1,166 @@
+"""The daemon's settings: one frozen object, read from `ksi.toml` and then from `KSI_*` variables, and told where each came from."""
+
+import difflib
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+
+from ksi_daemon.errors import BadSettings
+
+CONFIG_LIMIT_BYTES = 1_000_000
+NOT_SETTINGS = {"KSI_CONFIG", "KSI_DEBUG", "KSI_TOKEN"}  # read by the command, the launcher and agents' configs
+NEED_RESTART = {"host", "port", "var_dir", "monitor_events", "notice_inbox"}
+
+
+class Settings(BaseModel):
+    """Everything an operator can set. Each field's description is its one line of help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    var_dir: Path = Field(Path("var"), description="Where the hub keeps its files. Only by KSI_VAR_DIR, because the ksi command must find it too.")
+    host: str = Field("127.0.0.1", description="Address of the HTTP listener; loopback only.")
+    port: int = Field(8080, ge=0, le=65535, description="Port of the HTTP listener; 0 takes any free one and keeps it over restarts.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="How much is logged; debug adds the detail of every call and notice."
+    )
+    plugin_dirs: tuple[Path, ...] = Field((), description="More folders to look for plugins in, beside the shipped ones.")
+    plugins_disabled: tuple[str, ...] = Field((), description="Plugins that are found but not started.")
+    call_timeout_s: float = Field(30.0, gt=0, le=3600, description="Deadline of a call whose handler declares none.")
+    result_limit_bytes: int = Field(
+        1_000_000, ge=1_000, le=100_000_000, description="Largest result a call may return, encoded as JSON."
+    )
+    notice_inbox: int = Field(1_000, ge=1, le=1_000_000, description="Notices that may wait for one subscriber before more are dropped and counted.")
+    monitor_events: int = Field(10_000, ge=100, le=1_000_000, description="Calls and notices that monitor:get_events remembers.")
+    expose_error_details: bool = Field(
+        False, description="Put a broken handler's own error text into the answer, not only into the log."
+    )
+
+    @field_validator("host")
+    @classmethod
+    def _is_loopback(cls, host: str) -> str:
+        try:
+            loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback:
+            raise ValueError("must be a loopback address such as 127.0.0.1 or ::1: the hub serves this machine only")
+        return host
+
+
+class SettingsRead(msgspec.Struct, frozen=True):
+    """Settings with their story: which file was looked at, where each value came from, what looked odd."""
+
+    settings: Settings
+    config_file: Path
+    sources: dict[str, str]
+    warnings: list[str]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per setting, for `ksi config show` and the docs."""
+        values = self.settings.model_dump(mode="json")
+        defaults = Settings().model_dump(mode="json")
+        return [
+            {
+                "name": name,
+                "value": values[name],
+                "default": defaults[name],
+                "source": self.sources.get(name, "default"),
+                "help": field.description,
+            }
+            for name, field in Settings.model_fields.items()
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `config:show` and `--check-config` print."""
+        return {
+            "ok": True,
+            "config_file": str(self.config_file),
+            "config_file_exists": self.config_file.exists(),
+            "settings": self.rows(),
+            "problems": [],
+            "warnings": self.warnings,
+        }
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> SettingsRead:
+    """Read the file, then the environment over it. Raises `BadSettings` that names every problem at once."""
+    environ = os.environ if environ is None else environ
+    config_file = Path(environ.get("KSI_CONFIG") or "ksi.toml").absolute()
+    from_file, problems = _from_file(config_file)
+    from_environment, warnings, more_problems = _from_environment(environ)
+    problems += more_problems
+    sources = dict.fromkeys(from_file, config_file.name) | {name: f"KSI_{name.upper()}" for name in from_environment}
+    values = from_file | from_environment
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        problems += [_problem(sources, detail) for detail in error.errors(include_url=False, include_context=False)]
+    if problems:
+        raise BadSettings("the settings cannot be used:\n  " + "\n  ".join(problems))
+    settings = settings.model_copy(
+        update={
+            "var_dir": settings.var_dir.expanduser().absolute(),
+            "plugin_dirs": tuple(config_file.parent / folder.expanduser() for folder in settings.plugin_dirs),
+        }
+    )
+    return SettingsRead(settings=settings, config_file=config_file, sources=sources, warnings=warnings)
+
+
+def _from_file(path: Path) -> tuple[dict[str, Any], list[str]]:
+    try:
+        if path.stat().st_size > CONFIG_LIMIT_BYTES:
+            return {}, [f"{path} is larger than {CONFIG_LIMIT_BYTES:,} bytes: is it the right file?"]
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, []
+    except (OSError, UnicodeDecodeError) as error:
+        return {}, [f"{path} cannot be read: {error}"]
+    except tomllib.TOMLDecodeError as error:
+        return {}, [f"{path} is not valid TOML: {error}"]
+    problems = [f"{path.name}: unknown setting {name!r}{_nearest(name)}" for name in table if name not in Settings.model_fields]
+    if "var_dir" in table:
+        problems.append(f"{path.name}: set var_dir with the variable KSI_VAR_DIR instead, so that the ksi command finds it too")
+    return {name: value for name, value in table.items() if name in Settings.model_fields}, problems
+
+
+def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str], list[str]]:
+    values: dict[str, Any] = {}
+    warnings: list[str] = []
+    problems: list[str] = []
+    for variable, text in environ.items():
+        name = variable.removeprefix("KSI_").lower()
+        if not variable.startswith("KSI_") or variable in NOT_SETTINGS:
+            continue
+        if name not in Settings.model_fields:
+            warnings.append(f"the variable {variable} is no setting{_nearest(name, 'KSI_')}; it is ignored")
+        elif name in ("plugin_dirs", "plugins_disabled"):
+            values[name] = [part for part in text.replace(os.pathsep, ",").split(",") if part]
+        elif text == "" and name != "var_dir":
+            problems.append(f"{variable} is empty: give it a value or unset it")
+        else:
+            values[name] = text
+    return values, warnings, problems
+
+
+def _nearest(name: str, prefix: str = "") -> str:
+    close = difflib.get_close_matches(name, Settings.model_fields, n=1)
+    if not close:
+        return "; `ksi config show` lists them all"
+    return f"; did you mean {prefix + (close[0].upper() if prefix else close[0])!r}?"
+
+
+def _problem(sources: Mapping[str, str], detail: Any) -> str:
+    name = str(detail["loc"][0])
+    said = detail["msg"].removeprefix("Value error, ")
+    return f"{name} = {_shown(detail['input'])} (from {sources.get(name, 'default')}): {said}"
+
+
+def _shown(value: Any) -> str:
+    text = TypeAdapter(Any).dump_json(value).decode()
+    return text if len(text) <= 80 else text[:77] + "..."

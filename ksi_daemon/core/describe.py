@@ -1,0 +1,94 @@
+"""Handlers and notices put into words, in the formats that `system:help` and `system:discover` offer."""
+
+from typing import Any, Literal
+
+from ksi_daemon.handler import Handler
+
+Format = Literal["verbose", "compact", "ultra_compact", "mcp", "json_schema"]
+
+
+def describe(handler: Handler, style: Format) -> dict[str, Any]:
+    """One event in one format."""
+    return {
+        "verbose": _verbose,
+        "compact": _compact,
+        "ultra_compact": _ultra_compact,
+        "mcp": _mcp,
+        "json_schema": _json_schema,
+    }[style](handler)
+
+
+def describe_notice(event: str, plugin: str, meaning: str) -> dict[str, Any]:
+    """A notice: it has a meaning, but no parameters that anyone could send."""
+    return {"event": event, "kind": "notice", "plugin": plugin, "summary": meaning, "description": meaning}
+
+
+def _verbose(handler: Handler) -> dict[str, Any]:
+    return {
+        "event": handler.event,
+        "kind": "call",
+        "plugin": handler.plugin,
+        "summary": handler.summary,
+        "description": handler.description,
+        "tool": handler.tool,
+        "reads": handler.traits.reads,
+        "timeout_s": handler.traits.timeout_s,
+        "parameters": _parameters(handler.input_schema),
+        "result": _parameters(handler.output_schema),
+    }
+
+
+def _compact(handler: Handler) -> dict[str, Any]:
+    shown = {name: _in_brief(about) for name, about in _parameters(handler.input_schema).items()}
+    return {"event": handler.event, "summary": handler.summary, "parameters": shown}
+
+
+def _in_brief(about: dict[str, Any]) -> str:
+    if about["required"]:
+        return f"{about['type']}, required"
+    return f"{about['type']}, default {about['default']!r}" if "default" in about else f"{about['type']}, optional"
+
+
+def _ultra_compact(handler: Handler) -> dict[str, Any]:
+    names = [name if about["required"] else f"{name}?" for name, about in _parameters(handler.input_schema).items()]
+    return {"event": handler.event, "parameters": names}
+
+
+def _mcp(handler: Handler) -> dict[str, Any]:
+    return {
+        "event": handler.event,
+        "name": handler.tool,
+        "description": handler.description,
+        "inputSchema": handler.input_schema,
+        "outputSchema": handler.output_schema,
+        "annotations": {"readOnlyHint": handler.traits.reads},
+    }
+
+
+def _json_schema(handler: Handler) -> dict[str, Any]:
+    return {"event": handler.event, "schema": handler.input_schema, "result_schema": handler.output_schema}
+
+
+def _parameters(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    required = schema.get("required", [])
+    return {name: _parameter(schema, part, name in required) for name, part in schema.get("properties", {}).items()}
+
+
+def _parameter(schema: dict[str, Any], part: dict[str, Any], required: bool) -> dict[str, Any]:
+    left_out = ("title", "type", "anyOf", "allOf", "$ref", "items")
+    return {"type": type_name(schema, part), "required": required} | {
+        name: value for name, value in part.items() if name not in left_out
+    }
+
+
+def type_name(schema: dict[str, Any], part: dict[str, Any]) -> str:
+    """A JSON Schema type in a few words: `array of string`, `string or null`, `one of a, b`."""
+    if "$ref" in part:
+        return type_name(schema, schema.get("$defs", {}).get(part["$ref"].rsplit("/", 1)[-1], {"type": "object"}))
+    if "enum" in part:
+        return "one of " + ", ".join(str(value) for value in part["enum"])
+    if "anyOf" in part:
+        return " or ".join(type_name(schema, one) for one in part["anyOf"])
+    if part.get("type") == "array":
+        return f"array of {type_name(schema, part.get('items', {}))}"
+    return str(part.get("type", "any"))

@@ -1,0 +1,127 @@
+"""Monitor: what happened lately, how often, how fast, and what caused what."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import field_validator
+
+from ksi_daemon.bus import Bus
+from ksi_daemon.identifiers import PATTERN, matches
+from ksi_daemon.journal import CallRecord, Journal, notice_as_dict
+from ksi_daemon.notice import Notice
+from ksi_daemon.plugin import Context, Field, Invalid, NotFound, Nothing, Params, Plugin, Result
+
+plugin = Plugin("monitor", uses=[Journal, Bus])
+
+Moment = float | str
+
+
+class GetEvents(Params):
+    event_patterns: list[str] = Field(["*"], min_length=1, max_length=100, description="Which: names, namespace:* or *.")
+    since: Moment | None = Field(None, description="Not before this ISO time, or this many seconds ago.")
+    until: Moment | None = Field(None, description="Not after this ISO time, or this many seconds ago.")
+    limit: int = Field(100, ge=1, le=1000, description="How many at the most, the newest ones.")
+    reverse: bool = Field(True, description="Newest first.")
+
+    @field_validator("event_patterns")
+    @classmethod
+    def _are_patterns(cls, patterns: list[str]) -> list[str]:
+        for pattern in patterns:
+            if not PATTERN.fullmatch(pattern):
+                raise ValueError(f"{pattern[:80]!r} is no pattern: use an event's name, namespace:* or *")
+        return patterns
+
+
+class Events(Result):
+    events: list[dict[str, Any]]
+    matched: int = Field(description="How many there are in the ring, also beyond the limit.")
+    forgotten: int = Field(description="How many older ones the ring has let go of.")
+
+
+@plugin.handles("monitor:get_events", reads=True)
+async def get_events(ctx: Context, params: GetEvents) -> Events:
+    """List the latest calls and notices, by pattern and time, from the daemon's bounded memory."""
+    journal = ctx.capability(Journal)
+    since, until = _moment("since", params.since), _moment("until", params.until)
+    found: list[dict[str, Any]] = []
+    matched = 0
+    for record in journal.newest_first():
+        if until is not None and record.time_s > until:
+            continue
+        if since is not None and record.time_s < since:
+            break
+        if any(matches(pattern, record.event) for pattern in params.event_patterns):
+            matched += 1
+            if len(found) < params.limit:
+                found.append(_shown(record))
+    return Events(events=found if params.reverse else found[::-1], matched=matched, forgotten=journal.forgotten)
+
+
+class Stats(Result):
+    calls: dict[str, dict[str, Any]]
+    outcomes: dict[str, int]
+    notices: dict[str, int]
+    dropped_notices: int
+    ring: dict[str, int]
+
+
+@plugin.handles("monitor:get_stats", reads=True)
+async def get_stats(ctx: Context, params: Nothing) -> Stats:
+    """Count calls, errors and notices since the start, with the latency of each event's last calls."""
+    journal = ctx.capability(Journal)
+    return Stats(
+        calls={
+            event: {
+                "calls": counts.calls,
+                "errors": counts.errors,
+                "p50_ms": counts.quantile_ms(0.5),
+                "p95_ms": counts.quantile_ms(0.95),
+                "p99_ms": counts.quantile_ms(0.99),
+            }
+            for event, counts in sorted(journal.counts.items())
+            if counts.calls
+        },
+        outcomes=journal.outcomes,
+        notices=dict(sorted(journal.notices.items())),
+        dropped_notices=ctx.capability(Bus).dropped,
+        ring={"size": journal.size, "limit": journal.limit, "forgotten": journal.forgotten},
+    )
+
+
+class Correlation(Params):
+    correlation_id: str = Field(min_length=1, max_length=64, description="The correlation id that calls and notices share.")
+
+
+class Chain(Result):
+    correlation_id: str
+    events: list[dict[str, Any]]
+
+
+@plugin.handles("monitor:get_correlation_chain", reads=True)
+async def get_correlation_chain(ctx: Context, params: Correlation) -> Chain:
+    """Show everything one call set off, in order: its calls and notices, each with its parent and depth."""
+    journal = ctx.capability(Journal)
+    chain = [_shown(record) for record in journal.newest_first() if record.correlation_id == params.correlation_id]
+    if not chain:
+        raise NotFound(f"nothing is remembered of the correlation {params.correlation_id!r}", hint="monitor:get_events shows what is")
+    return Chain(correlation_id=params.correlation_id, events=sorted(chain, key=lambda event: (event["at"], event["depth"])))
+
+
+def _shown(record: CallRecord | Notice) -> dict[str, Any]:
+    if isinstance(record, CallRecord):
+        return record.as_dict()
+    shown = notice_as_dict(record)
+    return shown | {"data": record.data} if "data" in shown else shown
+
+
+def _moment(name: str, moment: Moment | None) -> float | None:
+    if moment is None:
+        return None
+    if isinstance(moment, float):
+        return time.time() - moment
+    try:
+        parsed = datetime.fromisoformat(moment)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise Invalid(f"{name} is neither an ISO time nor a number of seconds: {moment[:60]!r}") from error

@@ -1,0 +1,137 @@
+"""Plugins: which there are, how they are doing, and a fresh copy of one from disk."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from ksi_daemon.errors import NotFound
+from ksi_daemon.loader import Loader, SetAside
+from ksi_daemon.notice import iso_time
+from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, Result
+from ksi_daemon.router import Router
+from ksi_daemon.running_plugin import RunningPlugin
+
+plugin = Plugin("plugin", uses=[Loader, Router])
+plugin.announces("plugin:loaded", "A plugin has started.")
+plugin.announces("plugin:failed", "A plugin was set aside; data has its name and the reason.")
+plugin.announces("plugin:reloaded", "A plugin was swapped for a fresh copy from disk.")
+
+
+class Listed(Result):
+    name: str
+    state: Literal["running", "broken", "disabled"]
+    source: str
+    path: str
+    summary: str
+    events: list[str]
+    notices: list[str]
+    reason: str | None = None
+
+
+class PluginList(Result):
+    plugins: list[Listed]
+    folders: list[str]
+
+
+@plugin.handles("plugin:list", reads=True)
+async def list_plugins(ctx: Context, params: Nothing) -> PluginList:
+    """List every plugin that was found, running or not, and the folders that are searched."""
+    loader = ctx.capability(Loader)
+    rows = [_running(running) for running in loader.running.values()] + [_aside(aside) for aside in loader.set_aside.values()]
+    return PluginList(plugins=sorted(rows, key=lambda row: row.name), folders=[str(folder) for folder in loader.searched()])
+
+
+class Name(Params):
+    name: str = Field(max_length=64, description="The plugin's name.")
+
+
+class Inspection(Listed):
+    handlers: list[dict[str, Any]] = []
+    subscriptions: list[dict[str, Any]] = []
+    database: dict[str, Any] | None = None
+    loaded_at: str | None = None
+    omitted: list[dict[str, str]] = []
+
+
+@plugin.handles("plugin:inspect", reads=True)
+async def inspect(ctx: Context, params: Name) -> Inspection:
+    """Show one plugin from the inside: handlers with their counts, listeners, database, and what it lacks."""
+    loader = ctx.capability(Loader)
+    running = loader.running.get(params.name)
+    if running is None:
+        aside = loader.set_aside.get(params.name)
+        if aside is None:
+            raise NotFound(f"there is no plugin named {params.name!r}", hint="plugin:list shows those that were found")
+        return Inspection(**_aside(aside).model_dump())
+    return Inspection(
+        **_running(running).model_dump(),
+        handlers=_handlers(ctx.capability(Router), params.name),
+        subscriptions=[
+            {
+                "pattern": one.pattern,
+                "delivered": one.mailbox.delivered,
+                "failed": one.failed,
+                "dropped": one.mailbox.dropped,
+                "waiting": len(one.mailbox.waiting),
+            }
+            for one in running.subscriptions
+        ],
+        database=_database(running),
+        loaded_at=iso_time(running.loaded_at),
+        omitted=[{"event": event, "needs": needs} for event, needs in running.omitted.items()],
+    )
+
+
+class Reloaded(Result):
+    name: str
+    state: Literal["running"]
+    events: list[str]
+    cut_calls: int = Field(description="Calls of the old version that had not ended after waiting for them.")
+
+
+@plugin.handles("plugin:reload", timeout_s=120)
+async def reload(ctx: Context, params: Name) -> Reloaded:
+    """Swap a plugin for what lies on disk now, without dropping a call. If the new one is broken, the old one goes on."""
+    running, left = await ctx.capability(Loader).reload(params.name)
+    return Reloaded(name=params.name, state="running", events=sorted(running.plugin.handlers), cut_calls=left)
+
+
+def _running(running: RunningPlugin) -> Listed:
+    return Listed(
+        name=running.plugin.name,
+        state="running",
+        source=running.found.source,
+        path=running.found.place,
+        summary=running.summary,
+        events=sorted(set(running.plugin.handlers) - set(running.omitted)),
+        notices=sorted(running.plugin.notices),
+    )
+
+
+def _aside(aside: SetAside) -> Listed:
+    return Listed(
+        name=aside.name, state=aside.state, source=aside.source, path=aside.place, summary="", events=[], notices=[], reason=aside.reason
+    )
+
+
+def _handlers(router: Router, name: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "event": event,
+            "tool": route.handler.tool,
+            "summary": route.handler.summary,
+            "reads": route.handler.traits.reads,
+            "timeout_s": route.handler.traits.timeout_s,
+            "calls": route.counts.calls,
+            "errors": route.counts.errors,
+        }
+        for event, route in sorted(router.routes.items())
+        if route.handler.plugin == name
+    ]
+
+
+def _database(running: RunningPlugin) -> dict[str, Any] | None:
+    database = running.database
+    if database is None:
+        return None
+    path: Path = database.path
+    return {"path": str(path), "bytes": path.stat().st_size, "version": len(database.migrations)}

@@ -1,0 +1,225 @@
+"""System: is the hub well, what can it do, and stop it."""
+
+import platform
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from ksi_daemon import __version__
+from ksi_daemon.control import Control
+from ksi_daemon.core.describe import Format, describe, describe_notice
+from ksi_daemon.errors import Invalid, UnknownEvent
+from ksi_daemon.identifiers import namespace_of
+from ksi_daemon.loader import Loader
+from ksi_daemon.notice import iso_time
+from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin, Result
+from ksi_daemon.router import Router
+from ksi_daemon.watchdog import Watchdog
+
+plugin = Plugin("system", uses=[Router, Loader, Control, Watchdog])
+plugin.announces("system:ready", "The hub has started and serves.")
+plugin.announces("system:stopping", "The hub was asked to stop: calls under way are finished, new ones refused.")
+
+
+class Echo(Params):
+    text: str = Field(max_length=100_000, description="What to say back.")
+
+
+class Echoed(Result):
+    text: str
+
+
+@plugin.handles("system:echo", reads=True)
+async def echo(ctx: Context, params: Echo) -> Echoed:
+    """Say the text back: for trying a connection."""
+    return Echoed(text=params.text)
+
+
+class PluginHealth(Result):
+    state: Literal["running", "broken", "disabled"]
+    reason: str | None = None
+
+
+class Health(Result):
+    status: Literal["ok", "degraded"]
+    uptime_s: float
+    loop_lag_ms: float
+    dropped_notices: int
+    plugins: dict[str, PluginHealth]
+    alarms: list[str]
+
+
+@plugin.handles("system:health", reads=True)
+async def health(ctx: Context, params: Nothing) -> Health:
+    """Say whether the hub and each plugin are well, and what an operator should look at."""
+    loader, control = ctx.capability(Loader), ctx.capability(Control)
+    plugins = {name: PluginHealth(state="running") for name in loader.running}
+    plugins |= {key: PluginHealth(state=aside.state, reason=aside.reason) for key, aside in loader.set_aside.items()}
+    alarms = control.alarms()
+    broken = any(one.state == "broken" for one in plugins.values())
+    return Health(
+        status="degraded" if broken or alarms else "ok",
+        uptime_s=control.uptime_s,
+        loop_lag_ms=round(ctx.capability(Watchdog).lag_s * 1000, 1),
+        dropped_notices=ctx.capability(Router).bus.dropped,
+        plugins=dict(sorted(plugins.items())),
+        alarms=alarms,
+    )
+
+
+class Status(Result):
+    state: Literal["running", "stopping"]
+    pid: int
+    version: str
+    url: str
+    var_dir: str
+    socket: str
+    config_file: str
+    started_at: str
+    uptime_s: float
+    python: str
+    plugins: dict[str, int]
+    events: int
+    connections: int
+    calls_in_flight: int
+    alarms: list[str]
+
+
+@plugin.handles("system:status", reads=True)
+async def status(ctx: Context, params: Nothing) -> Status:
+    """Say where the hub runs, since when, and how much is going on."""
+
+    router, loader, control = ctx.capability(Router), ctx.capability(Loader), ctx.capability(Control)
+    broken = sum(aside.state == "broken" for aside in loader.set_aside.values())
+    return Status(
+        state="stopping" if router.stopping else "running",
+        pid=control.pid,
+        version=__version__,
+        url=control.url,
+        var_dir=str(control.read.settings.var_dir),
+        socket=str(control.socket_path),
+        config_file=str(control.read.config_file),
+        started_at=iso_time(control.started_at),
+        uptime_s=control.uptime_s,
+        python=platform.python_version(),
+        plugins={"running": len(loader.running), "broken": broken},
+        events=len(router.routes),
+        connections=control.connections(),
+        calls_in_flight=router.in_flight.count - 1,
+        alarms=control.alarms(),
+    )
+
+
+class Stopping(Result):
+    stopping: bool
+
+
+@plugin.handles("system:shutdown")
+async def shutdown(ctx: Context, params: Nothing) -> Stopping:
+    """Stop the hub: calls under way are finished, new ones are refused, then it exits."""
+    ctx.capability(Control).stop_requested.set()
+    return Stopping(stopping=True)
+
+
+class Help(Params):
+    event: str = Field(max_length=100, description="The event to explain, such as system:health.")
+    format_style: Format = Field("verbose", description="How: in words, in brief, as an MCP tool, or as JSON Schema.")
+
+
+class Explained(Result):
+    """An event in the format that was asked for."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    event: str
+
+
+@plugin.handles("system:help", reads=True)
+async def explain_event(ctx: Context, params: Help) -> Explained:
+    """Explain one event: what it does, its parameters and its result."""
+    route = ctx.capability(Router).routes.get(params.event)
+    if route is not None:
+        return Explained(**describe(route.handler, params.format_style))
+    notice = _notices(ctx).get(params.event)
+    if notice is None:
+        raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events there are")
+    return Explained(**notice)
+
+
+class Discover(Params):
+    namespace: str | None = Field(None, max_length=40, description="Only events of this namespace.")
+    event: str | None = Field(None, max_length=100, description="Only this event.")
+    module: str | None = Field(None, max_length=40, description="Only events of this plugin.")
+    detail: bool = Field(False, description="With parameters and results, in the format chosen by format_style.")
+    format_style: Format = Field("verbose", description="How each event is told when detail is true.")
+    level: Literal["full", "namespace", "summary"] = Field(
+        "full", description="full: every event; namespace: names by namespace; summary: how many in each namespace."
+    )
+
+
+class Discovery(Result):
+    total: int
+    namespaces: dict[str, JsonValue] | list[str]
+    events: dict[str, dict[str, Any]]
+
+
+@plugin.handles("system:discover", reads=True)
+async def discover(ctx: Context, params: Discover) -> Discovery:
+    """List what can be called and what can be heard, as briefly or fully as asked."""
+    calls = {event: route.handler for event, route in ctx.capability(Router).routes.items()}
+    told = {
+        event: describe(handler, params.format_style)
+        if params.detail
+        else {"summary": handler.summary, "plugin": handler.plugin, "reads": handler.traits.reads, "kind": "call"}
+        for event, handler in calls.items()
+    } | {event: notice if params.detail else {name: notice[name] for name in ("summary", "plugin", "kind")} for event, notice in _notices(ctx).items()}
+    events = {
+        event: told[event]
+        for event in sorted(told)
+        if params.namespace in (None, namespace_of(event)) and params.event in (None, event) and params.module in (None, namespace_of(event))
+    }
+    names: dict[str, list[str]] = {}
+    for event in events:
+        names.setdefault(namespace_of(event), []).append(event)
+    if params.level == "summary":
+        return Discovery(total=len(events), namespaces={name: len(there) for name, there in names.items()}, events={})
+    if params.level == "namespace":
+        return Discovery(total=len(events), namespaces=dict(names), events={})
+    return Discovery(total=len(events), namespaces=list(names), events=events)
+
+
+def _notices(ctx: Context) -> dict[str, dict[str, Any]]:
+    return {
+        event: describe_notice(event, running.plugin.name, meaning)
+        for running in ctx.capability(Loader).running.values()
+        for event, meaning in running.plugin.notices.items()
+    }
+
+
+class Validate(Params):
+    event: str = Field(max_length=100, description="The event the data is meant for.")
+    data: JsonValue = Field(description="What would be sent.")
+
+
+class Problem(Result):
+    field: str
+    message: str
+
+
+class Verdict(Result):
+    valid: bool
+    errors: list[Problem]
+
+
+@plugin.handles("system:validate", reads=True)
+async def validate(ctx: Context, params: Validate) -> Verdict:
+    """Check data against an event's parameters without sending it; unknown fields are errors too."""
+    route = ctx.capability(Router).routes.get(params.event)
+    if route is None:
+        raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events there are")
+    try:
+        route.handler.parse(params.data)
+    except Invalid as error:
+        fields = error.fields or [{"field": "(data)", "problem": error.message}]
+        return Verdict(valid=False, errors=[Problem(field=one["field"], message=one["problem"]) for one in fields])
+    return Verdict(valid=True, errors=[])

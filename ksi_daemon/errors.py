@@ -1,0 +1,178 @@
+"""Every way a call can fail, and every way a start can.
+
+    KsiError                      code word         status
+    ├── Invalid                   invalid           400   what was sent does not fit; every bad field named
+    ├── Forbidden                 forbidden         403   the caller may not do this
+    ├── UnknownEvent              unknown_event     404   nobody owns this event
+    ├── NotFound                  not_found         404   the event is known, the thing it asks for is not
+    ├── Conflict                  conflict          409   it exists already, or the present state forbids it
+    ├── TooLarge                  too_large         413   more bytes than the limit
+    ├── TooMany                   too_many          429   more calls than the limit; says when to come back
+    ├── Cancelled                 cancelled         499   the caller went away or the daemon stopped
+    ├── Internal                  internal          500   a handler broke; details are in the log, under the call id
+    ├── Unavailable               unavailable       503   the daemon is stopping, or a part of it is down
+    ├── TimedOut                  timed_out         504   the deadline passed
+    └── TooDeep                   too_deep          508   calls and notices nested past the limit: a loop
+
+    StartError                    exit code
+    ├── BadData                   65                a database is corrupt, cut, empty or newer than this program
+    ├── AlreadyRunning            75                another daemon holds this var/
+    └── BadSettings               78                the settings, or the mode of var/, must be mended first
+
+A message says what happened and why; the hint says what to do next. Neither may hold a secret.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+
+class KsiError(Exception):
+    """A failed call. Handlers raise its children; the router turns anything else into `Internal`."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def facts(self) -> dict[str, Any]:
+        """What this kind of failure tells beyond its message."""
+        return {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form every door shows: code word, message, and hint and facts where there are any."""
+        body: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.hint:
+            body["hint"] = self.hint
+        return body | self.facts()
+
+
+class Invalid(KsiError):
+    """What was sent does not fit; `fields` names every bad one at once."""
+
+    code = "invalid"
+    status = 400
+
+    def __init__(self, message: str, *, hint: str | None = None, fields: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.fields = [dict(field) for field in fields]
+
+    def facts(self) -> dict[str, Any]:
+        return {"fields": self.fields} if self.fields else {}
+
+
+class Forbidden(KsiError):
+    """The caller may not do this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class UnknownEvent(KsiError):
+    """Nobody owns this event."""
+
+    code = "unknown_event"
+    status = 404
+
+
+class NotFound(KsiError):
+    """The event is known, the thing it asks for is not."""
+
+    code = "not_found"
+    status = 404
+
+
+class Conflict(KsiError):
+    """It exists already, or the present state forbids it."""
+
+    code = "conflict"
+    status = 409
+
+
+class TooLarge(KsiError):
+    """More bytes than the limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class TooMany(KsiError):
+    """More calls than the limit; `retry_after_s` says when to come back."""
+
+    code = "too_many"
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+    def facts(self) -> dict[str, Any]:
+        return {"retry_after_s": self.retry_after_s}
+
+
+class Cancelled(KsiError):
+    """The caller went away or the daemon stopped before the answer was there."""
+
+    code = "cancelled"
+    status = 499
+
+
+class Internal(KsiError):
+    """A handler broke; the log has the details under `call_id`."""
+
+    code = "internal"
+    status = 500
+
+    def __init__(self, message: str, *, hint: str | None = None, call_id: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.call_id = call_id
+
+    def facts(self) -> dict[str, Any]:
+        return {"call_id": self.call_id} if self.call_id else {}
+
+
+class Unavailable(KsiError):
+    """The daemon is stopping, or a part of it is down."""
+
+    code = "unavailable"
+    status = 503
+
+
+class TimedOut(KsiError):
+    """The deadline passed; whatever the handler had begun was cancelled."""
+
+    code = "timed_out"
+    status = 504
+
+
+class TooDeep(KsiError):
+    """Calls and notices nested past the limit: almost always a loop."""
+
+    code = "too_deep"
+    status = 508
+
+
+class StartError(Exception):
+    """The daemon cannot start; the message tells the operator what to do, the exit code tells scripts."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class BadData(StartError):
+    """A database is corrupt, cut, empty where it should not be, or newer than this program."""
+
+    exit_code = 65
+
+
+class AlreadyRunning(StartError):
+    """Another daemon holds this var/."""
+
+    exit_code = 75
+
+
+class BadSettings(StartError):
+    """The settings, or the mode of var/, must be mended first."""
+
+    exit_code = 78

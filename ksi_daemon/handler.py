@@ -1,0 +1,187 @@
+"""What a handler is to the router: an event, its schemas, how to read params, run, and write the result.
+
+Pydantic classes are one maker of it (`handler_from_function`); others can make the same record from JSON Schema alone.
+"""
+
+import inspect
+import typing
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from ksi_daemon.errors import Invalid
+from ksi_daemon.identifiers import EVENT_NAME, tool_name
+
+SCHEMA_DEPTH_LIMIT = 32
+SCHEMA_PARTS_LIMIT = 2_000
+SCHEMA_LIMIT_BYTES = 100_000
+TOOL_NAME_LIMIT = 64  # several MCP clients refuse longer ones
+
+# A result whose values are not of their declared types must fail. Asking for that per call costs more than writing the JSON does.
+warnings.filterwarnings("error", message="Pydantic serializer warnings", category=UserWarning)
+
+
+class PluginRefused(Exception):
+    """A plugin breaks a rule of the door; the message names the plugin, the rule and the place."""
+
+
+class Params(BaseModel):
+    """What a handler takes. Unknown fields are refused; every field has a description."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Nothing(Params):
+    """No parameters."""
+
+
+class Result(BaseModel):
+    """What a handler returns."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a handler declares about itself."""
+
+    reads: bool = False
+    timeout_s: float | None = None
+    uses: tuple[type, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One event's owner."""
+
+    event: str
+    plugin: str
+    summary: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+    parse: Callable[[Any], Any]
+    invoke: Callable[[Any, Any], Awaitable[Any]]
+    encode: Callable[[Any], bytes]
+    traits: Traits = field(default_factory=Traits)
+
+    @property
+    def tool(self) -> str:
+        """The event's name as a tool."""
+        return tool_name(self.event)
+
+
+def handler_from_function(plugin: str, event: str, function: Callable[..., Awaitable[Any]], traits: Traits) -> Handler:
+    """Read an async function `(ctx, params: SomeParams) -> SomeResult` with a docstring. Raises `PluginRefused`."""
+    place = f"{plugin}: {getattr(function, '__name__', function)!s} for {event!r}"
+    if not inspect.iscoroutinefunction(function):
+        raise PluginRefused(f"{place} must be an async function")
+    if not EVENT_NAME.fullmatch(event):
+        raise PluginRefused(f"{place}: an event is named namespace:verb, in lower-case letters, digits and underscores")
+    if not event.startswith(plugin + ":"):
+        raise PluginRefused(f"{place}: the plugin {plugin!r} may only own events named {plugin}:…")
+    if len(tool_name(event)) > TOOL_NAME_LIMIT:
+        raise PluginRefused(f"{place}: its tool name {tool_name(event)!r} is longer than {TOOL_NAME_LIMIT} characters")
+    description = inspect.getdoc(function)
+    if not description:
+        raise PluginRefused(f"{place} has no docstring: it is what agents read to choose the tool")
+    if traits.timeout_s is not None and not traits.timeout_s > 0:
+        raise PluginRefused(f"{place}: timeout_s must be above 0")
+    params_class, result_class = _classes(place, function)
+    input_schema = params_class.model_json_schema()
+    output_schema = result_class.model_json_schema(mode="serialization")
+    _check_schema(place + " params", input_schema)
+    _check_schema(place + " result", output_schema)
+    return Handler(
+        event=event,
+        plugin=plugin,
+        summary=" ".join(description.split("\n\n")[0].split()),
+        description=description,
+        input_schema=input_schema,
+        output_schema=output_schema,
+        parse=_parser(event, params_class),
+        invoke=function,
+        encode=_encoder(result_class),
+        traits=traits,
+    )
+
+
+def _classes(place: str, function: Callable[..., Any]) -> tuple[type[Params], type[Result]]:
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError as error:
+        raise PluginRefused(f"{place}: its annotations cannot be read: {error}") from error
+    parameters = list(inspect.signature(function).parameters)
+    if len(parameters) != 2:
+        raise PluginRefused(f"{place} must take exactly (ctx, params), not ({', '.join(parameters)})")
+    params_class, result_class = hints.get(parameters[1]), hints.get("return")
+    if not (isinstance(params_class, type) and issubclass(params_class, Params)):
+        raise PluginRefused(f"{place}: annotate {parameters[1]!r} with a class made from Params")
+    if not (isinstance(result_class, type) and issubclass(result_class, Result)):
+        raise PluginRefused(f"{place}: annotate what it returns with a class made from Result")
+    if params_class.model_config.get("extra") != "forbid":
+        raise PluginRefused(f"{place}: {params_class.__name__} must refuse unknown fields (extra='forbid')")
+    for name, info in params_class.model_fields.items():
+        if not info.description:
+            raise PluginRefused(f"{place}: the field {params_class.__name__}.{name} has no description")
+    return params_class, result_class
+
+
+def _check_schema(place: str, schema: dict[str, Any]) -> None:
+    """Bounded in depth and size, and complete in itself: nothing is fetched to understand it."""
+    parts = 0
+    stack: list[tuple[Any, int]] = [(schema, 1)]
+    while stack:
+        node, depth = stack.pop()
+        parts += 1
+        if depth > SCHEMA_DEPTH_LIMIT or parts > SCHEMA_PARTS_LIMIT:
+            raise PluginRefused(f"{place}: the schema is deeper than {SCHEMA_DEPTH_LIMIT} or has over {SCHEMA_PARTS_LIMIT} parts")
+        if isinstance(node, dict):
+            reference = node.get("$ref")
+            if isinstance(reference, str) and not reference.startswith("#"):
+                raise PluginRefused(f"{place}: the schema refers to {reference!r}; only references inside the schema are allowed")
+            stack += [(child, depth + 1) for child in node.values()]
+        elif isinstance(node, list):
+            stack += [(child, depth + 1) for child in node]
+    if len(str(schema)) > SCHEMA_LIMIT_BYTES:
+        raise PluginRefused(f"{place}: the schema is larger than {SCHEMA_LIMIT_BYTES:,} bytes")
+
+
+def _parser(event: str, params_class: type[Params]) -> Callable[[Any], Params]:
+    validate = params_class.__pydantic_validator__.validate_python
+
+    def parse(raw: Any) -> Params:
+        try:
+            return typing.cast(Params, validate(raw))
+        except ValidationError as error:
+            raise invalid_params(event, error) from None
+
+    return parse
+
+
+def invalid_params(event: str, error: ValidationError) -> Invalid:
+    """Every bad field at once, without echoing what was sent."""
+    fields = [
+        {"field": ".".join(str(part) for part in detail["loc"]) or "(data)", "problem": detail["msg"]}
+        for detail in error.errors(include_url=False, include_context=False, include_input=False)[:50]
+    ]
+    named = "; ".join(f"{one['field']}: {one['problem']}" for one in fields[:5])
+    return Invalid(f"{event} was sent data that does not fit: {named}", hint=f"system:help event={event} shows its parameters", fields=fields)
+
+
+def _encoder(result_class: type[Result]) -> Callable[[Any], bytes]:
+    to_json = result_class.__pydantic_serializer__.to_json
+
+    def encode(result: Any) -> bytes:
+        if not isinstance(result, result_class):
+            raise TypeError(f"it returned {type(result).__name__} instead of {result_class.__name__}")
+        try:
+            return to_json(result)
+        except (PydanticSerializationError, UserWarning, UnicodeEncodeError, RecursionError) as error:
+            raise TypeError(f"its result cannot be written as JSON: {error}") from error
+
+    return encode

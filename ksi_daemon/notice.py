@@ -1,0 +1,47 @@
+"""What has happened, as a plain record: any number may hear it, nobody answers it."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ksi_daemon.identifiers import new_id
+
+
+class Notice(msgspec.Struct, frozen=True, gc=False):
+    """One notice. Its data is kept encoded, so that no listener can change what the next one reads."""
+
+    event: str
+    raw: msgspec.Raw = msgspec.field(name="data")
+    sender: str
+    origin: str
+    correlation_id: str
+    parent_id: str | None = None
+    depth: int = 0
+    id: str = msgspec.field(default_factory=new_id)
+    time_s: float = msgspec.field(name="at", default_factory=time.time)
+
+    @property
+    def data(self) -> Any:
+        """A fresh copy of what was said."""
+        return msgspec.json.decode(self.raw)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the wire: every field, the time as ISO text."""
+        return {
+            "id": self.id,
+            "event": self.event,
+            "data": self.raw,
+            "at": iso_time(self.time_s),
+            "sender": self.sender,
+            "origin": self.origin,
+            "correlation_id": self.correlation_id,
+            "parent_id": self.parent_id,
+            "depth": self.depth,
+        }
+
+
+def iso_time(time_s: float) -> str:
+    """Seconds since the epoch as ISO text in UTC, to the microsecond."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

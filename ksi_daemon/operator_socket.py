@@ -1,0 +1,295 @@
+"""The operator's door: a unix socket that speaks one JSON object a line, for the same user only.
+
+docs/socket.md is the protocol. Every request ends in `router.call`; notices come back through the connection's mailbox.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from ksi_daemon.bus import Mailbox
+from ksi_daemon.errors import Cancelled, Forbidden, Invalid, KsiError, TooLarge
+from ksi_daemon.identifiers import new_id
+from ksi_daemon.principal import Principal
+from ksi_daemon.router import Router
+
+LINE_LIMIT_BYTES = 1_000_000
+NESTING_LIMIT = 64
+IN_FLIGHT_LIMIT = 64  # per connection; beyond it the connection is not read until some are answered
+UNREAD_LIMIT_BYTES = 1_000_000
+UNREAD_LIMIT_S = 10.0
+SOCKET_PATH_LIMIT = 107
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """One line from a client."""
+
+    event: str
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
+    id: str | int | None = None
+    correlation_id: str | None = None
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.id, str) and len(self.id) > 128:
+            raise ValueError("id: at most 128 characters")
+        if self.correlation_id is not None and not 0 < len(self.correlation_id) <= 64:
+            raise ValueError("correlation_id: between 1 and 64 characters")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= 86_400:
+            raise ValueError("timeout_s: above 0 and at most 86400")
+
+
+_decode = msgspec.json.Decoder(Request).decode
+_decode_anything = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class OperatorSocket:
+    """The listener and its connections."""
+
+    def __init__(self, router: Router, log: Any) -> None:
+        self.router = router
+        self.log = log
+        self.connections: set[_Connection] = set()
+        self.cut_readers = 0  # connections closed because they would not read
+
+    @asynccontextmanager
+    async def listening(self, path: Path) -> AsyncIterator[None]:
+        """Serve on `path` until left; then refuse newcomers and close every connection."""
+        listener = _bind(path)
+        server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(self), sock=listener)
+        try:
+            yield
+        finally:
+            server.close()
+            for connection in list(self.connections):
+                connection.close()
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+
+class _Connection(asyncio.Protocol):
+    """One client: lines in, answers and notices out, several calls under way at once."""
+
+    def __init__(self, door: OperatorSocket) -> None:
+        self._door = door
+        self._buffer = bytearray()
+        self._skipping = False  # inside a line that was too long
+        self._lines: deque[bytes] = deque()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._input_over = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._cut: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+        self._mailbox: Mailbox
+        self._pump: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        uid = _peer_uid(transport)
+        if uid not in (os.geteuid(), 0):
+            self._door.log.warning("a stranger was refused at the socket", uid=uid)
+            self._answer(None, Forbidden(f"this hub belongs to uid {os.geteuid()}, you are uid {uid}"))
+            transport.close()
+            return
+        transport.set_write_buffer_limits(high=UNREAD_LIMIT_BYTES)
+        self._mailbox = self._door.router.bus.open(f"operator/{new_id()}")
+        self._principal = Principal(kind="operator", name="operator", mailbox=self._mailbox.name)
+        self._pump = asyncio.get_running_loop().create_task(self._send_notices(), name="notices to an operator")
+        self._door.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\n")) >= 0:
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            if self._skipping:
+                self._skipping = False
+            elif end > LINE_LIMIT_BYTES:
+                self._refuse_long_line()
+            elif line.strip():
+                self._lines.append(line)
+        if len(self._buffer) > LINE_LIMIT_BYTES:
+            if not self._skipping:
+                self._refuse_long_line()
+            self._skipping = True
+            self._buffer.clear()
+        self._start_calls()
+
+    def eof_received(self) -> bool:
+        """A client that has said everything may still wait for its answers."""
+        self._input_over = True
+        self._close_when_done()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._door.connections.discard(self)
+        self._lines.clear()
+        if self._cut is not None:
+            self._cut.cancel()
+        if self._pump is None:
+            return
+        self._pump.cancel()
+        self._mailbox.close()
+        for call in self._calls:
+            call.cancel()
+
+    def pause_writing(self) -> None:
+        """Over 1 MB waits to be read: read no more from this client, and cut it if that lasts."""
+        self._may_write.clear()
+        self._transport.pause_reading()
+        self._cut = asyncio.get_running_loop().call_later(UNREAD_LIMIT_S, self._cut_reader)
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+        if self._cut is not None:
+            self._cut.cancel()
+            self._cut = None
+        self._start_calls()
+
+    def close(self) -> None:
+        """Send what is written already, then hang up."""
+        for call in self._calls:
+            call.cancel()
+        self._transport.close()
+
+    def _start_calls(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._lines and len(self._calls) < IN_FLIGHT_LIMIT and self._may_write.is_set():
+            call = loop.create_task(self._serve(self._lines.popleft()))
+            self._calls.add(call)
+            call.add_done_callback(self._call_ended)
+        if self._transport.is_closing():
+            return
+        if self._lines or not self._may_write.is_set():
+            self._transport.pause_reading()
+        elif not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def _call_ended(self, call: asyncio.Task[None]) -> None:
+        self._calls.discard(call)
+        if self._lines:
+            self._start_calls()
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if self._input_over and not self._calls and not self._lines and not self._mailbox.patterns:
+            self._transport.close()
+
+    async def _serve(self, line: bytes) -> None:
+        try:
+            request = parse_request(line)
+        except Invalid as error:
+            self._answer(_id_of(line), error)
+            return
+        try:
+            answer = await self._door.router.call(
+                request.event,
+                request.data,
+                principal=self._principal,
+                correlation_id=request.correlation_id,
+                timeout_s=request.timeout_s,
+            )
+        except KsiError as error:
+            self._answer(request.id, error)
+        except asyncio.CancelledError:
+            self._answer(request.id, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part"))
+            raise
+        else:
+            self._transport.write(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
+
+    def _answer(self, request_id: str | int | None, error: KsiError) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(_encode({"id": request_id, "ok": False, "error": error.as_dict()}) + b"\n")
+
+    def _refuse_long_line(self) -> None:
+        self._answer(None, TooLarge(f"a line may have at most {LINE_LIMIT_BYTES:,} bytes", hint="send less at once"))
+
+    async def _send_notices(self) -> None:
+        told = 0
+        while True:
+            notice = await self._mailbox.take()
+            await self._may_write.wait()
+            if self._mailbox.dropped > told:
+                self._transport.write(b'{"dropped":%d}\n' % (self._mailbox.dropped - told))
+                told = self._mailbox.dropped
+            self._transport.write(b'{"notice":%b}\n' % _encode(notice.as_dict()))
+
+    def _cut_reader(self) -> None:
+        self._door.cut_readers += 1
+        self._door.log.warning("a client that does not read was cut off", unread_bytes=self._transport.get_write_buffer_size())
+        self._transport.abort()
+
+
+def parse_request(line: bytes) -> Request:
+    """A line as a request, or `Invalid` that says what is wrong with it."""
+    try:
+        request = _decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        shape = 'send one object a line: {"event":"system:health","data":{},"id":1}'
+        raise Invalid(f"this line is no request: {str(error)[:200]}", hint=shape) from error
+    if line.count(b"{") + line.count(b"[") > NESTING_LIMIT and _depth(request.data) > NESTING_LIMIT:
+        raise Invalid(f"the data is nested deeper than {NESTING_LIMIT}")
+    return request
+
+
+def _id_of(line: bytes) -> str | int | None:
+    """The id of a line that is no good request, so that its sender can still tell which one it was."""
+    try:
+        found = _decode_anything(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    candidate = found.get("id") if isinstance(found, dict) else None
+    usable = (isinstance(candidate, str) and len(candidate) <= 128) or (type(candidate) is int and abs(candidate) < 2**63)
+    return candidate if usable else None
+
+
+def _depth(value: Any) -> int:
+    depth = 0
+    level = [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    return depth
+
+
+def _peer_uid(transport: asyncio.Transport) -> int:
+    connection = transport.get_extra_info("socket")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return int(uid)
+
+
+def _bind(path: Path) -> socket.socket:
+    """A listening socket with mode 0600 from its first moment. We hold the lock, so an old one is a leftover."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    umask = os.umask(0o177)
+    try:
+        if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
+            listener.bind(str(path))
+        else:
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+            finally:
+                os.close(folder)
+    finally:
+        os.umask(umask)
+    listener.listen(1024)
+    return listener

@@ -1,0 +1,190 @@
+"""The plugin author's only door: everything a plugin may import from the daemon is here.
+
+A plugin is a folder with an `__init__.py` that makes one `plugin` object, typed params and results, and async handlers:
+see docs/plugins.md. Finding, checking and starting plugins is the loader's business.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+from pydantic import Field, JsonValue
+from structlog.typing import FilteringBoundLogger
+
+from ksi_daemon.errors import Conflict, Forbidden, Internal, Invalid, KsiError, NotFound, TooLarge, TooMany, Unavailable
+from ksi_daemon.handler import Handler, Nothing, Params, PluginRefused, Result, Traits, handler_from_function
+from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
+from ksi_daemon.notice import Notice
+from ksi_daemon.principal import Principal
+from ksi_daemon.sqlite import Database, Row, Transaction
+from ksi_daemon.worker import in_process, in_thread
+
+__all__ = [
+    "Conflict", "Context", "Database", "Field", "Forbidden", "Home", "Internal", "Invalid", "JsonValue", "KsiError",
+    "NotFound", "Nothing", "Notice", "Params", "Plugin", "PluginRefused", "Principal", "Result", "Row", "TooLarge", "TooMany",
+    "Transaction", "Unavailable", "in_process", "in_thread",
+]  # fmt: skip
+
+Capability = TypeVar("Capability")
+
+
+class Home:
+    """What a running plugin has: its folder, its database, its log and the capabilities it was given."""
+
+    __slots__ = ("_capabilities", "_database", "announces", "folder", "log", "plugin")
+
+    def __init__(
+        self,
+        plugin: str,
+        folder: Path,
+        *,
+        log: FilteringBoundLogger,
+        database: Database | None = None,
+        capabilities: Mapping[type, object] = MappingProxyType({}),
+        announces: Iterable[str] = (),
+    ) -> None:
+        self.plugin = plugin
+        self.folder = folder
+        self.announces = frozenset(announces)
+        self.log = log
+        self._database = database
+        self._capabilities = capabilities
+
+    @property
+    def database(self) -> Database:
+        """The plugin's own SQLite database; it exists when the plugin declares migrations."""
+        if self._database is None:
+            raise Unavailable(f"the plugin {self.plugin!r} has no database", hint="declare its tables: Plugin(…, migrations=[…])")
+        return self._database
+
+    def capability(self, kind: type[Capability]) -> Capability:
+        """A capability the plugin declared with `uses=[…]`."""
+        if kind not in self._capabilities:
+            raise Unavailable(f"the plugin {self.plugin!r} was not given {kind.__name__}", hint=f"declare uses=[{kind.__name__}]")
+        return cast(Capability, self._capabilities[kind])
+
+
+class Hub(Protocol):
+    """The router, as far as a context needs it."""
+
+    async def call(
+        self, event: str, data: Any, *, principal: Principal, parent: "Context | None" = None, timeout_s: float | None = None
+    ) -> bytes: ...
+
+    def notify(self, event: str, data: Any, *, principal: Principal, parent: "Context | None" = None) -> Notice: ...
+
+
+class Context:
+    """Who calls, on whose behalf, as part of what; and the way to the rest of the hub, with the caller's rights."""
+
+    __slots__ = ("_hub", "call_id", "correlation_id", "depth", "event", "home", "parent_id", "principal")
+
+    def __init__(
+        self, home: Home, hub: Hub, principal: Principal, event: str, call_id: str, correlation_id: str, parent_id: str | None, depth: int
+    ) -> None:
+        self.home = home
+        self._hub = hub
+        self.principal = principal
+        self.event = event
+        self.call_id = call_id
+        self.correlation_id = correlation_id
+        self.parent_id = parent_id
+        self.depth = depth
+
+    @property
+    def database(self) -> Database:
+        """The plugin's own SQLite database."""
+        return self.home.database
+
+    @property
+    def announces(self) -> frozenset[str]:
+        """The notices that the plugin may send."""
+        return self.home.announces
+
+    @property
+    def folder(self) -> Path:
+        """The plugin's own folder under var/plugins/."""
+        return self.home.folder
+
+    @property
+    def log(self) -> FilteringBoundLogger:
+        """A logger that already knows the plugin; add facts as keywords."""
+        return self.home.log.bind(call_id=self.call_id, correlation_id=self.correlation_id)
+
+    def capability(self, kind: type[Capability]) -> Capability:
+        """A capability the plugin declared with `uses=[…]`."""
+        return self.home.capability(kind)
+
+    async def call(self, event: str, data: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """Call another event with the caller's rights, as part of this call; returns its result as plain data."""
+        answer = await self._hub.call(event, dict(data or {}), principal=self.principal, parent=self, timeout_s=timeout_s)
+        return msgspec.json.decode(answer)
+
+    def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
+        """Say that something has happened. Never waits; only notices that this plugin declared."""
+        return self._hub.notify(event, dict(data or {}), principal=self.principal, parent=self)
+
+
+HandlerFunction = Callable[..., Awaitable[Result]]
+Listener = Callable[[Context, Notice], Awaitable[None]]
+Lifespan = Callable[[Home], AbstractAsyncContextManager[None]]
+
+
+class Plugin:
+    """One plugin: what it answers, hears, announces, needs and keeps."""
+
+    def __init__(self, name: str, *, uses: Sequence[type] = (), migrations: Sequence[str] = ()) -> None:
+        if not PLUGIN_NAME.fullmatch(name):
+            raise PluginRefused(f"{name!r} is no plugin name: lower-case letters, digits and underscores, at most 32")
+        self.name = name
+        self.uses = tuple(uses)
+        self.migrations = tuple(migrations)
+        self.handlers: dict[str, Handler] = {}
+        self.listeners: list[tuple[str, Listener]] = []
+        self.notices: dict[str, str] = {}
+        self.lifespan_function: Lifespan | None = None
+
+    def handles(
+        self, event: str, *, reads: bool = False, timeout_s: float | None = None, uses: Sequence[type] = ()
+    ) -> Callable[[HandlerFunction], HandlerFunction]:
+        """Own an event. `reads=True` promises that it changes nothing; `uses` names capabilities that only it needs."""
+
+        def register(function: HandlerFunction) -> HandlerFunction:
+            if event in self.handlers:
+                raise PluginRefused(f"{self.name}: {event!r} has two handlers, {self.handlers[event].invoke} and {function}")
+            traits = Traits(reads=reads, timeout_s=timeout_s, uses=tuple(uses))
+            self.handlers[event] = handler_from_function(self.name, event, function, traits)
+            return function
+
+        return register
+
+    def on(self, pattern: str) -> Callable[[Listener], Listener]:
+        """Hear notices: `agent:terminated`, `agent:*` or `*`."""
+        if not PATTERN.fullmatch(pattern):
+            raise PluginRefused(f"{self.name}: {pattern!r} is no pattern; use a notice's name, namespace:* or *")
+
+        def register(function: Listener) -> Listener:
+            self.listeners.append((pattern, function))
+            return function
+
+        return register
+
+    def announces(self, event: str, meaning: str) -> None:
+        """Declare a notice of this plugin and what it means."""
+        if not EVENT_NAME.fullmatch(event) or not event.startswith(self.name + ":"):
+            raise PluginRefused(f"{self.name}: {event!r} is no name for a notice of this plugin; use {self.name}:…")
+        if event in self.notices or event in self.handlers:
+            raise PluginRefused(f"{self.name}: {event!r} is declared twice")
+        self.notices[event] = meaning
+
+    def lifespan(self, function: Callable[[Home], AbstractAsyncContextManager[None]]) -> Lifespan:
+        """What must be opened before the first call and closed after the last: an async context manager over the home."""
+        if self.lifespan_function is not None:
+            raise PluginRefused(f"{self.name} has two lifespans")
+        self.lifespan_function = function
+        return function
+
+

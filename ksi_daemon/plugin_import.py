@@ -1,0 +1,75 @@
+"""Imports plugin folders under `ksi_plugins.<name>`, always from source: a reload must never meet stale bytecode.
+
+Knows nothing of what is inside; the standard library only, so that worker processes can use it too.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+ROOT = "ksi_plugins"
+
+
+class _SourceOnly(importlib.machinery.SourceFileLoader):
+    def path_stats(self, path: str) -> dict[str, float]:
+        raise OSError("bytecode is not cached for plugins")  # importlib then compiles the source
+
+    def _cache_bytecode(self, source_path: str, cache_path: str, data: bytes) -> None:
+        """Plugin folders stay as their authors left them."""
+
+
+class _Submodules(importlib.abc.MetaPathFinder):
+    """Finds the modules inside plugin folders; everything else is left to the ordinary finders."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+        if not name.startswith(ROOT + ".") or path is None:
+            return None
+        for folder in path:
+            finder = importlib.machinery.FileFinder(folder, (_SourceOnly, importlib.machinery.SOURCE_SUFFIXES))
+            spec = finder.find_spec(name)
+            if spec is not None:
+                return spec
+        return None
+
+
+def import_plugin(name: str, folder: Path) -> ModuleType:
+    """Import (again) the plugin in `folder`. An earlier copy stays alive for whoever still uses it."""
+    _install()
+    forget_plugin(name)
+    full_name = f"{ROOT}.{name}"
+    spec = importlib.util.spec_from_file_location(
+        full_name,
+        folder / "__init__.py",
+        loader=_SourceOnly(full_name, str(folder / "__init__.py")),
+        submodule_search_locations=[str(folder)],
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{folder} is no plugin folder")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[full_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        forget_plugin(name)
+        raise
+    return module
+
+
+def forget_plugin(name: str) -> dict[str, ModuleType]:
+    """Take a plugin's modules out of the import table; returns them, so that a failed reload can put them back."""
+    prefix = f"{ROOT}.{name}"
+    known = [module for module in sys.modules if module == prefix or module.startswith(prefix + ".")]
+    return {module: sys.modules.pop(module) for module in known}
+
+
+def _install() -> None:
+    if ROOT not in sys.modules:
+        root = ModuleType(ROOT)
+        root.__path__ = []
+        sys.modules[ROOT] = root
+        sys.meta_path.append(_Submodules())

@@ -1,0 +1,267 @@
+"""`call` and `notify`: the whole path of every event on one screen.
+
+The order of the steps in `call` is a security property, so it is one function with scopes and not a list of middleware. Doors
+(socket, command, later MCP) make a principal and end here; plugins calling plugins end here too, with their caller's rights.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+import msgspec
+import structlog
+
+from ksi_daemon.bus import Bus
+from ksi_daemon.deadlines import Deadline, Deadlines
+from ksi_daemon.errors import Forbidden, Internal, Invalid, KsiError, TooDeep, TooLarge, Unavailable, UnknownEvent
+from ksi_daemon.handler import Handler
+from ksi_daemon.identifiers import new_id
+from ksi_daemon.journal import CallRecord, EventCounts, Journal
+from ksi_daemon.notice import Notice
+from ksi_daemon.plugin import Context, Home
+from ksi_daemon.principal import Principal
+
+DEPTH_LIMIT = 16
+NOWHERE = Home("", Path(), log=structlog.get_logger())  # where a call lives until its owner is found
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Limits(msgspec.Struct):
+    """The bounds every call is held to; changed in place when settings are reloaded."""
+
+    call_timeout_s: float = 30.0
+    result_bytes: int = 1_000_000
+    expose_error_details: bool = False
+
+
+class Tally:
+    """How many calls are under way, and a way to wait until none is."""
+
+    __slots__ = ("_idle", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._idle: asyncio.Future[None] | None = None
+
+    def leave(self) -> None:
+        """One less; wakes `idle` at the last one."""
+        self.count -= 1
+        if self.count == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def idle(self, limit_s: float) -> bool:
+        """Wait until no call is under way; False when `limit_s` passed first."""
+        if self.count == 0:
+            return True
+        self._idle = asyncio.get_running_loop().create_future()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle, limit_s)
+        return self.count == 0
+
+
+class Owner:
+    """A running plugin as the router sees it: its home, and its calls under way."""
+
+    __slots__ = ("home", "in_flight")
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.in_flight = Tally()
+
+
+class Route:
+    """An event's handler, its owner and its counters."""
+
+    __slots__ = ("counts", "handler", "owner")
+
+    def __init__(self, handler: Handler, owner: Owner, counts: EventCounts) -> None:
+        self.handler = handler
+        self.owner = owner
+        self.counts = counts
+
+
+class Router:
+    """Owns the catalogue of events. `origin` names this daemon in the notices it sends."""
+
+    def __init__(self, *, bus: Bus, journal: Journal, limits: Limits, deadlines: Deadlines, origin: str, log: Any) -> None:
+        self.bus = bus
+        self.journal = journal
+        self.limits = limits
+        self.deadlines = deadlines
+        self.origin = origin
+        self.log = log
+        self.stopping = False
+        self.in_flight = Tally()
+        self.catalogue_version = 0
+        self._routes: Mapping[str, Route] = MappingProxyType({})
+
+    @property
+    def routes(self) -> Mapping[str, Route]:
+        """The catalogue as it is now; a new mapping replaces it, it never changes in your hands."""
+        return self._routes
+
+    def replace_routes(self, routes: Mapping[str, Route]) -> None:
+        """Swap the whole catalogue at once. Calls under way keep the handlers they found."""
+        self._routes = MappingProxyType(dict(routes))
+        self.catalogue_version += 1
+
+    async def call(
+        self,
+        event: str,
+        data: Any,
+        *,
+        principal: Principal,
+        parent: Context | None = None,
+        correlation_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """Send an event to the one handler that owns it; returns its result, encoded. Raises only `KsiError` or cancellation."""
+        with _Observed(self, event, principal, parent, correlation_id) as observed:
+            route = self._find(event, observed.context)
+            context = observed.found(route)
+            self._permit(principal, route, parent)
+            handler = route.handler
+            with Deadline(self.deadlines, observed.started_s, self._time_for(handler, timeout_s)):
+                params = handler.parse(data)
+                result = await handler.invoke(context, params)
+            answer = handler.encode(result)
+            observed.result_bytes = len(answer)
+            if len(answer) > self.limits.result_bytes:
+                raise TooLarge(
+                    f"the result of {event} has {len(answer):,} bytes, more than the limit of {self.limits.result_bytes:,}",
+                    hint="ask for less at once, or raise result_limit_bytes",
+                )
+            return answer
+
+    def notify(self, event: str, data: Any, *, principal: Principal, parent: Context | None = None) -> Notice:
+        """Tell everyone who hears this event; never waits. Part of `parent`, if there is one, and one deeper than it."""
+        notice, _ = self.publish(event, data, principal=principal, parent=parent)
+        return notice
+
+    def publish(
+        self, event: str, data: Any, *, principal: Principal, parent: Context | None = None, foreign: bool = False
+    ) -> tuple[Notice, tuple[int, int]]:
+        """`notify`, telling also how many heard it and how many mailboxes were full. `foreign`: not a plugin's own notice."""
+        depth = 0 if parent is None else parent.depth + 1
+        if depth > DEPTH_LIMIT:
+            raise TooDeep(f"{event} is nested {depth} deep: notices and calls answer each other in a loop")
+        if parent is not None and not foreign and event not in parent.announces:
+            raise Forbidden(f"{parent.event} may not send {event}: its plugin does not announce it", hint="plugin.announces(event, meaning)")
+        try:
+            raw = msgspec.Raw(_encode(data))
+        except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
+            raise Invalid(f"the data of {event} cannot be written as JSON: {error}") from error
+        if len(bytes(raw)) > self.limits.result_bytes:
+            raise TooLarge(f"the data of {event} has {len(bytes(raw)):,} bytes, more than {self.limits.result_bytes:,}")
+        notice = Notice(
+            event=event,
+            raw=raw,
+            sender=principal.name,
+            origin=self.origin,
+            correlation_id=new_id() if parent is None else parent.correlation_id,
+            parent_id=None if parent is None else parent.call_id,
+            depth=depth,
+        )
+        self.journal.add_notice(notice)
+        return notice, self.bus.deliver(notice)
+
+    def _find(self, event: str, call: Context) -> Route:
+        if call.depth > DEPTH_LIMIT:
+            raise TooDeep(f"{event} is nested {call.depth} deep: calls and notices answer each other in a loop")
+        route = self._routes.get(event)
+        if route is None:
+            raise UnknownEvent(f"no plugin owns the event {event[:100]!r}", hint="`ksi events ls` shows the events there are")
+        return route
+
+    def _permit(self, principal: Principal, route: Route, parent: Context | None) -> None:
+        """May this caller do this, now? The operator and the daemon may do everything, until the daemon stops."""
+        if self.stopping and parent is None:
+            raise Unavailable("the daemon is stopping", hint="try again when `ksi status` says that it runs")
+
+    def _time_for(self, handler: Handler, asked_s: float | None) -> float:
+        allowed = handler.traits.timeout_s or self.limits.call_timeout_s
+        return allowed if asked_s is None else min(asked_s, allowed)
+
+
+class _Observed:
+    """The scope around a whole call. It sees success, refusals, crashes and cancellation, and records each as what it was."""
+
+    __slots__ = ("_router", "_time_s", "context", "result_bytes", "route", "started_s")
+
+    def __init__(self, router: Router, event: str, principal: Principal, parent: Context | None, correlation_id: str | None) -> None:
+        self._router = router
+        self.route: Route | None = None
+        self.result_bytes = 0
+        call_id = new_id()
+        if parent is None:
+            self.context = Context(NOWHERE, router, principal, event, call_id, correlation_id or call_id, None, 0)
+        else:
+            self.context = Context(
+                NOWHERE, router, principal, event, call_id, parent.correlation_id, parent.call_id, parent.depth + 1
+            )
+
+    def __enter__(self) -> Self:
+        self._time_s = time.time()
+        self.started_s = self._router.deadlines.clock()
+        self._router.in_flight.count += 1
+        return self
+
+    def found(self, route: Route) -> Context:
+        """From here on the call is its owner's; returns what the handler gets to know."""
+        self.route = route
+        route.owner.in_flight.count += 1
+        self.context.home = route.owner.home
+        return self.context
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._router.in_flight.leave()
+        if self.route is not None:
+            self.route.owner.in_flight.leave()
+        if error is None:
+            self._record("ok")
+        elif isinstance(error, KsiError):
+            self._record(error.code)
+        elif isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _is_being_cancelled()):
+            self._record("cancelled")
+        else:
+            self._record("internal")
+            raise self._internal(error) from error
+
+    def _internal(self, error: BaseException) -> Internal:
+        call = self.context
+        self._router.log.error(
+            "handler broke", called=call.event, call_id=call.call_id, correlation_id=call.correlation_id, exc_info=error
+        )
+        told = f": {type(error).__name__}: {error}"[:500] if self._router.limits.expose_error_details else ""
+        return Internal(
+            f"the handler of {call.event} broke{told}",
+            hint=f"the log has the details: grep {call.call_id} var/log/ksi.jsonl",
+            call_id=call.call_id,
+        )
+
+    def _record(self, outcome: str) -> None:
+        call = self.context
+        record = CallRecord(
+            call.call_id,
+            call.event if self.route is not None else call.event[:100],
+            self._time_s,
+            call.correlation_id,
+            call.parent_id,
+            call.depth,
+            call.principal.name,
+            outcome,
+            int((self._router.deadlines.clock() - self.started_s) * 1_000_000),
+            self.result_bytes,
+        )
+        self._router.journal.add_call(record, None if self.route is None else self.route.counts)
+
+
+def _is_being_cancelled() -> bool:
+    """A handler may raise CancelledError without anybody having cancelled anything: that is a broken handler."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -1,0 +1,376 @@
+"""The SQLite engine: one writer with a queue, a few readers, migrations that survive a kill; the only file that imports aiosqlite.
+
+A database is never silently replaced: a file that is corrupt, cut, empty, foreign, newer, or gone though it once existed is
+refused with the way out in the message. Deciding what to do about that is left to the callers.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+
+from ksi_daemon.errors import BadData
+
+APPLICATION_ID = 0x4B534931  # "KSI1": tells our files from any other SQLite database
+QUICK_CHECK_LIMIT_BYTES = 256_000_000  # above this a whole check would delay the start; `ksi doctor` still makes it
+READERS = 2
+GROUP_LIMIT = 256
+WAL_MAGIC = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+
+Row = sqlite3.Row
+
+
+@dataclass(slots=True)
+class _Write:
+    """One statement that waits for its turn in a group commit."""
+
+    sql: str
+    rows: Sequence[Sequence[Any]]  # one run of the statement for each
+    done: asyncio.Future["_Write"]
+    changed: int = 0
+    returned: list[Row] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A transaction's turn at the writer: it owns the connection from `granted` until `ended`."""
+
+    granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    ended: asyncio.Future[bool] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    closed: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Transaction:
+    """What runs inside `Database.transaction()`: all of it is kept, or none."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, sql: str, *params: Any) -> int:
+        """Run one statement; returns how many rows it changed."""
+        async with self._connection.execute(sql, params) as cursor:
+            return cursor.rowcount
+
+    async def fetch(self, sql: str, *params: Any) -> list[Row]:
+        """All rows, seeing this transaction's own changes."""
+        return list(await self._connection.execute_fetchall(sql, params))
+
+
+class Database:
+    """One SQLite file. Writes queue for the one writer and commit in groups; reads run beside them."""
+
+    def __init__(self, path: Path, writer: aiosqlite.Connection, migrations: Sequence[str]) -> None:
+        self.path = path
+        self.migrations = tuple(migrations)
+        self._writer = writer
+        self._queue: asyncio.Queue[_Write | _Turn] = asyncio.Queue()
+        self._readers: asyncio.LifoQueue[aiosqlite.Connection | None] = asyncio.LifoQueue()
+        self._open_readers: list[aiosqlite.Connection] = []
+        for _ in range(READERS):
+            self._readers.put_nowait(None)
+
+    async def fetch(self, sql: str, *params: Any) -> list[Row]:
+        """All rows of a query."""
+        reader = await self._readers.get()
+        try:
+            if reader is None:
+                reader = await self._open_reader()
+            return list(await reader.execute_fetchall(sql, params))
+        finally:
+            self._readers.put_nowait(reader)
+
+    async def fetch_one(self, sql: str, *params: Any) -> Row | None:
+        """The first row of a query, or None."""
+        rows = await self.fetch(sql, *params)
+        return rows[0] if rows else None
+
+    async def execute(self, sql: str, *params: Any) -> int:
+        """Run one statement; returns how many rows it changed, once that is durable."""
+        return (await self._write(sql, [params])).changed
+
+    async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run one statement for each row, all or none; returns how many rows changed, once that is durable."""
+        return (await self._write(sql, rows)).changed
+
+    async def execute_returning(self, sql: str, *params: Any) -> list[Row]:
+        """Run one statement that ends in RETURNING; its rows, once they are durable."""
+        return (await self._write(sql, [params])).returned
+
+    async def _write(self, sql: str, rows: Sequence[Sequence[Any]]) -> _Write:
+        write = _Write(sql, rows, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(write)
+        return await write.done
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Several statements, all or none. Other writes wait meanwhile: keep it short."""
+        turn = _Turn()
+        self._queue.put_nowait(turn)
+        try:
+            await turn.granted
+            yield Transaction(self._writer)
+        except BaseException:
+            turn.ended.set_result(False)
+            raise
+        turn.ended.set_result(True)
+        await turn.closed
+
+    async def migrate(self, migrations: Sequence[str]) -> None:
+        """Go on to a longer list of migrations while open. One that rewrites the past is refused."""
+        known = len(self.migrations)
+        if tuple(migrations[:known]) != self.migrations:
+            raise BadData(f"the first {known} migrations of {self.path.name} are already applied: add new ones after them, change none")
+        for number, script in enumerate(migrations[known:], start=known + 1):
+            try:
+                async with self.transaction() as step:
+                    for statement in statements(script):
+                        await step.execute(statement)
+                    await step.execute(f"PRAGMA user_version = {number}")
+            except sqlite3.Error as error:
+                raise BadData(f"migration {number} of {self.path.name} failed: {error}. Nothing of it was kept.") from error
+            self.migrations = tuple(migrations[:number])
+
+    async def _open_reader(self) -> aiosqlite.Connection:
+        reader = await _connect(self.path)
+        self._open_readers.append(reader)
+        await reader.execute("PRAGMA query_only = ON")
+        return reader
+
+    async def _write_forever(self) -> None:
+        while True:
+            job = await self._queue.get()
+            if isinstance(job, _Turn):
+                await self._give_turn(job)
+                continue
+            group = [job]
+            turn: _Turn | None = None
+            while turn is None and len(group) < GROUP_LIMIT and not self._queue.empty():
+                following = self._queue.get_nowait()
+                if isinstance(following, _Turn):
+                    turn = following
+                else:
+                    group.append(following)
+            await self._commit(group)
+            if turn is not None:
+                await self._give_turn(turn)
+
+    def _give_up_waiting(self) -> None:
+        """The database closes: whoever still waits for the writer learns that it will not come."""
+        while not self._queue.empty():
+            job = self._queue.get_nowait()
+            (job.granted if isinstance(job, _Turn) else job.done).cancel()
+
+    async def _commit(self, group: list[_Write]) -> None:
+        """One transaction for the whole group; a statement that fails takes only its own caller down."""
+        try:
+            await self._writer.execute("BEGIN IMMEDIATE")
+            for write in group:
+                await self._run(write)
+            await self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                await self._writer.rollback()
+            for write in group:
+                if not write.done.done():
+                    write.done.set_exception(error)
+            return
+        for write in group:
+            if not write.done.done():
+                write.done.set_result(write)
+
+    async def _run(self, write: _Write) -> None:
+        if write.done.cancelled():
+            return
+        try:
+            await self._writer.execute("SAVEPOINT one_write")
+            for params in write.rows:
+                async with self._writer.execute(write.sql, params) as cursor:
+                    write.returned += await cursor.fetchall()
+                    write.changed += max(0, cursor.rowcount)
+            await self._writer.execute("RELEASE one_write")
+        except (sqlite3.Error, OverflowError) as error:
+            if not self._writer.in_transaction:
+                raise
+            await self._writer.execute("ROLLBACK TO one_write")
+            await self._writer.execute("RELEASE one_write")
+            if not write.done.done():
+                write.done.set_exception(error)
+
+    async def _give_turn(self, turn: _Turn) -> None:
+        if turn.granted.cancelled():
+            return
+        try:
+            await self._writer.execute("BEGIN IMMEDIATE")
+            turn.granted.set_result(None)
+        except sqlite3.Error as error:
+            turn.granted.set_exception(error)
+            return
+        keep = await turn.ended
+        try:
+            await (self._writer.commit() if keep else self._writer.rollback())
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                await self._writer.rollback()
+            turn.closed.set_exception(error)
+            return
+        turn.closed.set_result(None)
+
+
+@asynccontextmanager
+async def open_database(path: Path, migrations: Sequence[str]) -> AsyncIterator[Database]:
+    """Open a database, made or brought up to date first. Raises `BadData` rather than trust a damaged file."""
+    await asyncio.to_thread(_prepare_file, path, migrations)
+    async with AsyncExitStack() as stack:
+        writer = await _connect(path)
+        stack.push_async_callback(writer.close)
+        database = Database(path, writer, migrations)
+        task = asyncio.create_task(database._write_forever(), name=f"writer of {path.name}")
+        try:
+            yield database
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            database._give_up_waiting()
+            for reader in database._open_readers:
+                await reader.close()
+
+
+async def _connect(path: Path) -> aiosqlite.Connection:
+    connection = await aiosqlite.connect(path, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    for pragma in ("synchronous = FULL", "busy_timeout = 5000", "foreign_keys = ON", "trusted_schema = OFF", "journal_size_limit = 67108864"):
+        await connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _prepare_file(path: Path, migrations: Sequence[str]) -> None:
+    """Check what is there, make what is not, migrate what is old."""
+    marker = path.with_name(path.name + ".created")
+    if path.exists():
+        _refuse_damage(path, len(migrations))
+    elif marker.exists():
+        raise BadData(
+            f"{path} is gone, though {marker.name} shows that it once held data. Restore it from a backup; "
+            f"or, to start with an empty one, remove '{marker}' and start again."
+        )
+    else:
+        _create(path)
+    with _opened(path) as connection:
+        _migrate(connection, migrations)
+        connection.execute("PRAGMA journal_mode = WAL")
+    if not marker.exists():
+        _write_durably(marker, b"The database beside this file holds data: it must not be missing.\n")
+
+
+def _refuse_damage(path: Path, newest: int) -> None:
+    way_out = f"Restore it from a backup; or, to start with an empty one, move '{path}' and '{path.name}.created' away."
+    if path.stat().st_size == 0:
+        raise BadData(f"{path} is empty: it was cut or replaced. {way_out}")
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size > 0 and not _starts_like_a_log(wal):
+        raise BadData(f"{wal} is not a write-ahead log: changes that were in it are lost. {way_out}")
+    try:
+        with _opened(path) as connection:
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            sound = "ok"
+            if path.stat().st_size <= QUICK_CHECK_LIMIT_BYTES:
+                sound = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise BadData(f"{path} is damaged ({error}). {way_out}") from error
+    if sound != "ok":
+        raise BadData(f"{path} is damaged ({sound}). {way_out}")
+    if application != APPLICATION_ID:
+        raise BadData(f"{path} is a SQLite database, but none that KSI made. {way_out}")
+    if version > newest:
+        raise BadData(
+            f"{path} has schema {version}, this program knows {newest}: a newer KSI wrote it. Run that version, or restore an older backup."
+        )
+
+
+def _starts_like_a_log(wal: Path) -> bool:
+    with wal.open("rb") as log:
+        return log.read(4) in WAL_MAGIC
+
+
+def _create(path: Path) -> None:
+    """Under another name first, so that a kill half-way never leaves an empty file that looks like lost data."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.unlink(missing_ok=True)
+    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    with _opened(unfinished) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    unfinished.rename(path)
+    _sync_folder(path.parent)
+
+
+def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
+    """Each step in one transaction with its number: after a kill it is all there or not at all."""
+    done: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    for number, script in enumerate(migrations[done:], start=done + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements(script):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise BadData(f"migration {number} of {connection_path(connection)} failed: {error}. Nothing of it was kept.") from error
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one: `executescript` would commit before it starts."""
+    rest = ""
+    for piece in script.split(";"):
+        rest += piece
+        if sqlite3.complete_statement(rest + ";"):
+            if rest.strip():
+                yield rest.strip()
+            rest = ""
+        else:
+            rest += ";"
+    if rest.strip(" ;\n\t"):
+        yield rest.strip()
+
+
+def connection_path(connection: sqlite3.Connection) -> str:
+    """The file a connection has open."""
+    return str(connection.execute("PRAGMA database_list").fetchone()[2])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A blocking connection for the start, closed at the end."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        yield connection
+    finally:
+        connection.close()
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, content)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,68 @@
+"""A hub inside a test: the real router, store and core events in a folder of its own, with one plugin to try and no doors.
+
+For plugin authors; docs/plugins.md shows it at work.
+"""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ksi_daemon.bus import Mailbox
+from ksi_daemon.config import Settings, SettingsRead
+from ksi_daemon.daemon import Hub, open_hub
+from ksi_daemon.discovery import Found, load_folder
+from ksi_daemon.log import Log
+from ksi_daemon.notice import Notice
+from ksi_daemon.plugin import Plugin
+from ksi_daemon.principal import Principal
+from ksi_daemon.var_dir import prepare
+
+
+class TestHub:
+    """What a test talks to."""
+
+    __test__ = False  # it is no test, whatever its name says to pytest
+
+    def __init__(self, hub: Hub, mailbox: Mailbox) -> None:
+        self.hub = hub
+        self._mailbox = mailbox
+        self._principal = Principal(kind="operator", name="test", mailbox=mailbox.name)
+
+    async def call(self, event: str, **data: Any) -> Any:
+        """Send an event as the operator; returns its result as plain data, or raises its error."""
+        return msgspec.json.decode(await self.hub.router.call(event, data, principal=self._principal))
+
+    def hear(self, *patterns: str) -> None:
+        """Keep the notices that match from now on, for `next_notice`."""
+        self._mailbox.subscribe(patterns)
+
+    async def next_notice(self) -> Notice:
+        """The next notice that was kept, waiting for it."""
+        with self.hub.router.deadlines.within(10):
+            return await self._mailbox.take()
+
+
+@asynccontextmanager
+async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[TestHub]:
+    """A hub with these plugins (folders or objects) and settings. A plugin that breaks a rule of the door fails here."""
+    with tempfile.TemporaryDirectory(prefix="ksi-test-") as folder:
+        var_dir = Path(folder) / "var"
+        prepare(var_dir)
+        read = SettingsRead(
+            settings=Settings(var_dir=var_dir, **settings), config_file=Path(folder) / "ksi.toml", sources={}, warnings=[]
+        )
+        async with open_hub(read, Log(var_dir / "log" / "ksi.jsonl", read.settings.log_level), shipped=False) as hub:
+            for plugin in plugins:
+                await hub.loader.load(_found(plugin))
+            mailbox = hub.router.bus.open("test")
+            yield TestHub(hub, mailbox)
+
+
+def _found(plugin: Path | Plugin) -> Found:
+    if isinstance(plugin, Plugin):
+        return Found(plugin.name, "package", "a test", lambda: (plugin, ""))
+    return Found(plugin.name, "folder", str(plugin), lambda: load_folder(plugin))

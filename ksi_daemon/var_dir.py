@@ -1,0 +1,92 @@
+"""The folder a hub lives in: made private, checked before anything is trusted to it, and held by one daemon at a time.
+
+Imports the standard library only: of twenty daemons started at once, nineteen must lose before they have loaded anything.
+"""
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Self
+
+from ksi_daemon.errors import AlreadyRunning, BadSettings
+
+FOLDERS = ("run", "db", "log", "plugins")
+
+
+def prepare(var_dir: Path) -> None:
+    """Make var/ and its folders 0700. Refuses one that others own, can read, or that is a link to somewhere else."""
+    try:
+        var_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private_when_empty(var_dir)
+        _refuse_unsafe(var_dir)
+        for name in FOLDERS:
+            folder = var_dir / name
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _refuse_unsafe(folder)
+    except OSError as error:
+        raise BadSettings(
+            f"{var_dir} cannot be used: {error.strerror or error}. Give the hub a folder it may write, with KSI_VAR_DIR=/some/where."
+        ) from error
+
+
+def _make_private_when_empty(var_dir: Path) -> None:
+    """A fresh checkout brings var/ with the umask's mode and one .gitignore: nothing secret is in it yet."""
+    seen = var_dir.lstat()
+    if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and set(os.listdir(var_dir)) <= {".gitignore"}:
+        var_dir.chmod(0o700)
+
+
+def _refuse_unsafe(folder: Path) -> None:
+    seen = folder.lstat()
+    if stat.S_ISLNK(seen.st_mode):
+        raise BadSettings(f"{folder} is a symbolic link, and what it points to can be swapped. Set KSI_VAR_DIR to the real folder.")
+    if not stat.S_ISDIR(seen.st_mode):
+        raise BadSettings(f"{folder} is not a folder. Move it away, or set KSI_VAR_DIR to another one.")
+    if seen.st_uid != os.geteuid():
+        raise BadSettings(
+            f"{folder} belongs to uid {seen.st_uid}, but this daemon runs as uid {os.geteuid()}. "
+            f"Run: chown -R {os.geteuid()} '{folder}'"
+        )
+    if stat.S_IMODE(seen.st_mode) & 0o077:
+        raise BadSettings(
+            f"{folder} has mode {stat.S_IMODE(seen.st_mode):04o}: other users could reach what is kept in it. Run: chmod 700 '{folder}'"
+        )
+
+
+class Lock:
+    """An flock on var/run/ksi.lock. The kernel lets go of it when the process ends, however it ends."""
+
+    def __init__(self, var_dir: Path) -> None:
+        self.path = var_dir / "run" / "ksi.lock"
+        self._file = -1
+
+    def __enter__(self) -> Self:
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = self._holder()
+            os.close(self._file)
+            if not isinstance(error, BlockingIOError):
+                raise BadSettings(f"{self.path} cannot be locked ({error.strerror}). Keep var/ on a local disk: KSI_VAR_DIR=/some/where") from error
+            raise AlreadyRunning(
+                f"a daemon with pid {holder} already runs on {self.path.parent.parent}. "
+                "Stop it with `ksi stop`, or give this one its own folder with KSI_VAR_DIR."
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        return self
+
+    def _holder(self) -> str:
+        """The winner's pid: from the kernel, because the winner may not have written it yet."""
+        inode = os.fstat(self._file).st_ino
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            _, kind, _, _, pid, place, *_ = line.split()
+            if kind == "FLOCK" and place.endswith(f":{inode}"):
+                return pid
+        return os.pread(self._file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+
+    def __exit__(self, *_: object) -> None:
+        os.ftruncate(self._file, 0)
+        os.close(self._file)

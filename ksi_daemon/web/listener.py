@@ -1,0 +1,78 @@
+"""Binds the one HTTP port and runs uvicorn on it inside the daemon's own loop and lifetime."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ksi_daemon.errors import StartError
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals are the daemon's business."""
+        yield
+
+
+def bind(host: str, port: int, remembered: Path) -> socket.socket:
+    """The listening socket. Port 0 takes the one of last time if it is still free, else any."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    wanted = [_last_port(remembered), 0] if port == 0 else [port]
+    for number in wanted:
+        if number is None:
+            continue
+        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            listener.listen(2048)
+        except OSError as error:
+            listener.close()
+            if number == wanted[-1]:
+                raise StartError(
+                    f"{host}:{number} cannot be listened on: {error.strerror}. Another program may have it: "
+                    "choose another with KSI_PORT=…, or KSI_PORT=0 for any free one."
+                ) from error
+            continue
+        _remember_port(remembered, listener.getsockname()[1])
+        return listener
+    raise StartError(f"no port to listen on at {host}")
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve HTTP until left; connections get a moment to finish."""
+    config = uvicorn.Config(
+        app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None, server_header=False, timeout_graceful_shutdown=1
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    while not server.started and not task.done():
+        await asyncio.sleep(0.005)
+    if task.done():
+        await task
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _last_port(remembered: Path) -> int | None:
+    try:
+        return int(remembered.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _remember_port(remembered: Path, port: int) -> None:
+    handle = os.open(remembered, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(str(port))

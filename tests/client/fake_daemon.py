@@ -1,0 +1,207 @@
+"""A fake daemon on a unix socket: answers from a table, can be silent, hang up, drop notices and restart."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+Answering = Callable[[dict[str, Any]], Any]
+
+ECHO_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "times": {"type": "integer"},
+        "loud": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "additionalProperties": False,
+}
+EVENTS = {
+    "system:echo": {"summary": "Say it back.", "plugin": "system", "reads": True, "kind": "call"},
+    "system:health": {"summary": "How it is.", "plugin": "system", "reads": True, "kind": "call"},
+    "state:changed": {"summary": "A value changed.", "plugin": "state", "reads": False, "kind": "notice"},
+}
+PLUGINS = [
+    {"name": "system", "state": "running", "source": "core", "summary": "The core.", "events": ["system:echo"]},
+    {"name": "weather", "state": "broken", "source": "folder", "path": "/p", "events": [], "reason": "no docstring"},
+]
+
+
+class Failure(Exception):
+    """What an answer raises to fail with an error object."""
+
+    def __init__(self, **error: Any) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Silence(Exception):
+    """What an answer raises to never answer."""
+
+
+class HangUp(Exception):
+    """What an answer raises to end the connection instead."""
+
+
+def fail(**error: Any) -> Answering:
+    """An answer that fails."""
+
+    def answer(_: dict[str, Any]) -> Any:
+        raise Failure(**error)
+
+    return answer
+
+
+class FakeDaemon:
+    """Serves until closed; `answers` may be changed while it runs, `requests` holds what it was asked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.requests: list[dict[str, Any]] = []
+        self.subscribed = threading.Event()
+        self._connections: list[socket.socket] = []
+        self._subscribers: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self.answers: dict[str, Answering] = {
+            "system:echo": lambda data: data,
+            "system:status": lambda _: {
+                "state": "running",
+                "pid": os.getpid(),
+                "version": "9.9.9",
+                "url": "http://127.0.0.1:1",
+                "started_at": "2026-11-18T07:00:00.123456Z",
+                "uptime_s": 75.5,
+                "plugins": {"running": 1, "broken": 1},
+                "alarms": [],
+            },
+            "system:health": lambda _: {"status": "ok", "loop_lag_ms": 0.2, "dropped_notices": 0, "alarms": []},
+            "system:help": self._help,
+            "system:discover": lambda _: {"events": EVENTS, "namespaces": ["state", "system"], "total": 3},
+            "plugin:list": lambda _: {"plugins": PLUGINS, "folders": []},
+            "plugin:inspect": lambda data: {**PLUGINS[0], "handlers": [], "subscriptions": [], "name": data["name"]},
+            "plugin:reload": lambda data: {"name": data["name"], "state": "running", "events": ["a:b"], "drained": 0},
+            "config:show": lambda _: {"settings": [{"name": "port", "value": 8080, "source": "default", "help": "?"}]},
+            "config:reload": lambda _: {"changed": ["log_level"], "needs_restart": ["port"]},
+            "monitor:get_events": lambda _: {"events": [], "matched": 0, "forgotten": 0},
+            "message:subscribe": lambda data: {"patterns": data["patterns"]},
+        }
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Listen, in the place of a daemon that may have been here before."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        self._listener.bind(f"/proc/self/fd/{folder}/{self.path.name}")
+        os.close(folder)
+        self.path.chmod(0o600)
+        self._listener.listen()
+        self.subscribed.clear()
+        self._spawn(self._accept)
+
+    def stop(self) -> None:
+        """Hang up on everybody and leave; the socket file goes too."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up()
+        for thread in self._threads:
+            thread.join(10)
+        self._threads.clear()
+        self.path.unlink(missing_ok=True)
+
+    def hang_up(self) -> None:
+        """End every connection, and go on listening."""
+        with self._lock:
+            connections, self._connections = self._connections, []
+            self._subscribers = []
+        for connection in connections:
+            _shut(connection)
+
+    def publish(self, event: str, **data: Any) -> None:
+        """Send a notice to every subscriber."""
+        notice = {"id": f"n-{event}", "event": event, "data": data, "at": "2026-11-18T07:00:00.123456Z", "depth": 1}
+        self.push({"notice": notice, "of the future": True})
+
+    def push(self, message: dict[str, Any]) -> None:
+        """Send any line to every subscriber."""
+        for connection in list(self._subscribers):
+            _write(connection, message)
+
+    def _spawn(self, work: Callable[..., None], *details: Any) -> None:
+        thread = threading.Thread(target=work, args=details, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._connections.append(connection)
+            self._spawn(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as lines:
+            try:
+                for line in lines:
+                    self._spawn(self._answer, connection, json.loads(line))
+            except OSError:
+                return
+
+    def _answer(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        self.requests.append(request)
+        reply: dict[str, Any] = {"id": request.get("id")}
+        unknown = fail(code="unknown_event", message=f"no plugin handles {request['event']}", hint="ksi events ls")
+        try:
+            reply |= {"ok": True, "data": self.answers.get(request["event"], unknown)(request["data"])}
+        except Failure as failure:
+            reply |= {"ok": False, "error": failure.error}
+        except Silence:
+            return
+        except HangUp:
+            _shut(connection)
+            return
+        if request["event"] == "message:subscribe":
+            self._subscribers.append(connection)
+        _write(connection, reply)
+        if request["event"] == "message:subscribe":
+            self.subscribed.set()
+
+    def _help(self, data: dict[str, Any]) -> Any:
+        if data["event"] not in EVENTS:
+            raise Failure(code="unknown_event", message=f"no event {data['event']}", hint="ksi events ls")
+        if data.get("format_style") == "json_schema":
+            return {"event": data["event"], "schema": ECHO_SCHEMA}
+        parameters = {"text": {"type": "string", "required": True, "description": "What to say."}}
+        return {"event": data["event"], "summary": "Say it back.", "kind": "call", "parameters": parameters}
+
+
+def _shut(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it had gone by itself
+
+
+def _write(connection: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        connection.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        return  # the reader left, as readers do
