@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
             var_dir = Path(os.environ.get("KSI_VAR_DIR") or "var").expanduser().absolute()
             prepare(var_dir)
             stack.enter_context(Lock(var_dir))
-            from ksi_daemon import config, daemon  # noqa: PLC0415 - a daemon that cannot have the lock must not load all this
+            from ksi_daemon import config, daemon
 
             daemon.run(config.read_settings(), terminal=sys.stderr.isatty())
     except StartError as error:
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _check_config() -> int:
-    from ksi_daemon.config import read_settings  # noqa: PLC0415
+    from ksi_daemon.config import read_settings
 
     try:
         document = read_settings().as_dict()

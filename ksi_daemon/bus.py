@@ -37,7 +37,9 @@ class Mailbox:
         if bad:
             raise Invalid(f"{bad[0][:80]!r} is no pattern", hint="use a notice's name, namespace:* or *")
         if len(self.patterns | wanted) > PATTERNS_LIMIT:
-            raise Invalid(f"a subscriber may have at most {PATTERNS_LIMIT} patterns", hint="use namespace:* or * instead")
+            raise Invalid(
+                f"a subscriber may have at most {PATTERNS_LIMIT} patterns", hint="use namespace:* or * instead"
+            )
         self.patterns |= wanted
         self._bus.forget_routes()
 
@@ -118,4 +120,6 @@ class Bus:
     def _route(self, event: str) -> tuple[Mailbox, ...]:
         if len(self._routes) > 10_000:
             self._routes.clear()
-        return tuple(box for box in self._mailboxes.values() if any(matches(pattern, event) for pattern in box.patterns))
+        return tuple(
+            box for box in self._mailboxes.values() if any(matches(pattern, event) for pattern in box.patterns)
+        )

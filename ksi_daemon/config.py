@@ -4,7 +4,7 @@ import difflib
 import ipaddress
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from ksi_daemon.errors import BadSettings
 
 CONFIG_LIMIT_BYTES = 1_000_000
 NOT_SETTINGS = {"KSI_CONFIG", "KSI_DEBUG", "KSI_TOKEN"}  # read by the command, the launcher and agents' configs
-NEED_RESTART = {"host", "port", "var_dir", "monitor_events", "notice_inbox"}
+NEED_RESTART = {"host", "port", "var_dir", "plugin_dirs", "plugins_disabled", "monitor_events", "notice_inbox"}
 
 
 class Settings(BaseModel):
@@ -23,20 +23,34 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    var_dir: Path = Field(Path("var"), description="Where the hub keeps its files. Only by KSI_VAR_DIR, because the ksi command must find it too.")
+    var_dir: Path = Field(
+        Path("var"),
+        description="Where the hub keeps its files. Only by KSI_VAR_DIR, because the ksi command must find it too.",
+    )
     host: str = Field("127.0.0.1", description="Address of the HTTP listener; loopback only.")
-    port: int = Field(8080, ge=0, le=65535, description="Port of the HTTP listener; 0 takes any free one and keeps it over restarts.")
+    port: int = Field(
+        8080, ge=0, le=65535, description="Port of the HTTP listener; 0 takes any free one and keeps it over restarts."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="How much is logged; debug adds the detail of every call and notice."
     )
-    plugin_dirs: tuple[Path, ...] = Field((), description="More folders to look for plugins in, beside the shipped ones.")
+    plugin_dirs: tuple[Path, ...] = Field(
+        (), description="More folders to look for plugins in, beside the shipped ones."
+    )
     plugins_disabled: tuple[str, ...] = Field((), description="Plugins that are found but not started.")
     call_timeout_s: float = Field(30.0, gt=0, le=3600, description="Deadline of a call whose handler declares none.")
     result_limit_bytes: int = Field(
         1_000_000, ge=1_000, le=100_000_000, description="Largest result a call may return, encoded as JSON."
     )
-    notice_inbox: int = Field(1_000, ge=1, le=1_000_000, description="Notices that may wait for one subscriber before more are dropped and counted.")
-    monitor_events: int = Field(10_000, ge=100, le=1_000_000, description="Calls and notices that monitor:get_events remembers.")
+    notice_inbox: int = Field(
+        1_000,
+        ge=1,
+        le=1_000_000,
+        description="Notices that may wait for one subscriber before more are dropped and counted.",
+    )
+    monitor_events: int = Field(
+        10_000, ge=100, le=1_000_000, description="Calls and notices that monitor:get_events remembers."
+    )
     expose_error_details: bool = Field(
         False, description="Put a broken handler's own error text into the answer, not only into the log."
     )
@@ -60,6 +74,11 @@ class SettingsRead(msgspec.Struct, frozen=True):
     config_file: Path
     sources: dict[str, str]
     warnings: list[str]
+
+    def keeping(self, names: Iterable[str], old: Settings) -> "SettingsRead":
+        """The same, but with the old values of these settings: what is in force until a restart."""
+        kept = {name: getattr(old, name) for name in names}
+        return msgspec.structs.replace(self, settings=self.settings.model_copy(update=kept))
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per setting, for `ksi config show` and the docs."""
@@ -123,9 +142,13 @@ def _from_file(path: Path) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"{path} cannot be read: {error}"]
     except tomllib.TOMLDecodeError as error:
         return {}, [f"{path} is not valid TOML: {error}"]
-    problems = [f"{path.name}: unknown setting {name!r}{_nearest(name)}" for name in table if name not in Settings.model_fields]
+    problems = [
+        f"{path.name}: unknown setting {name!r}{_nearest(name)}" for name in table if name not in Settings.model_fields
+    ]
     if "var_dir" in table:
-        problems.append(f"{path.name}: set var_dir with the variable KSI_VAR_DIR instead, so that the ksi command finds it too")
+        problems.append(
+            f"{path.name}: set var_dir with the variable KSI_VAR_DIR instead, so that the ksi command finds it too"
+        )
     return {name: value for name, value in table.items() if name in Settings.model_fields}, problems
 
 

@@ -16,13 +16,20 @@ from ksi_daemon.router import Router
 class Control:
     """One per daemon. `apply` is called with new settings when a reload accepts them."""
 
-    def __init__(self, read: SettingsRead, *, router: Router, log: Any, apply: Callable[[SettingsRead], None]) -> None:
+    def __init__(
+        self,
+        read: SettingsRead,
+        *,
+        router: Router,
+        log: Any,
+        apply: Callable[[SettingsRead], None],
+        stop_requested: asyncio.Event,
+    ) -> None:
         self.read = read
         self.started_at = time.time()
         self.pid = os.getpid()
         self.url = ""
-        self.ready = False
-        self.stop_requested = asyncio.Event()
+        self.stop_requested = stop_requested
         self.connections: Callable[[], int] = lambda: 0
         self.alarm_sources: list[Callable[[], list[str]]] = []
         self._router = router
@@ -53,12 +60,14 @@ class Control:
         except BadSettings as error:
             self._log.error("new settings refused, the old ones stay", problem=str(error))
             self._router.notify("config:rejected", {"problem": str(error)}, principal=DAEMON)
-            raise Invalid(f"{error}\nThe old settings stay.", hint="`ksi config check` shows what is wrong with the file") from error
+            raise Invalid(
+                f"{error}\nThe old settings stay.", hint="`ksi config check` shows what is wrong with the file"
+            ) from error
         old, fresh = self.read.settings.model_dump(), new.settings.model_dump()
         changed = sorted(name for name in fresh if fresh[name] != old[name])
         waiting = [name for name in changed if name in NEED_RESTART]
-        self.read = new
-        self._apply(new)
+        self.read = new.keeping(waiting, self.read.settings)
+        self._apply(self.read)
         self._log.info("settings reloaded", changed=changed, needs_restart=waiting)
         self._router.notify("config:reloaded", {"changed": changed, "needs_restart": waiting}, principal=DAEMON)
         return changed, waiting

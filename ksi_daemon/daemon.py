@@ -3,13 +3,11 @@
 import asyncio
 import gc
 import os
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import uvloop
 
@@ -19,19 +17,19 @@ from ksi_daemon.config import SettingsRead
 from ksi_daemon.control import Control
 from ksi_daemon.core import CORE
 from ksi_daemon.deadlines import Deadlines
-from ksi_daemon.errors import Invalid
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.journal import Journal
 from ksi_daemon.loader import Loader
 from ksi_daemon.log import Log
 from ksi_daemon.operator_socket import OperatorSocket
 from ksi_daemon.principal import DAEMON
+from ksi_daemon.process import Signals, end_at_the_latest, greet, raise_file_limit
 from ksi_daemon.router import Limits, Router
 from ksi_daemon.running_plugin import Subscription
 from ksi_daemon.sqlite import open_database
 from ksi_daemon.store.state import MIGRATIONS, SqliteState, StateStore
 from ksi_daemon.watchdog import Watchdog
-from ksi_daemon.web.app import make_app
+from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.listener import bind, serving
 
 DRAIN_S = 4.0
@@ -49,7 +47,9 @@ class Hub:
 
 
 @asynccontextmanager
-async def open_hub(read: SettingsRead, log: Log, *, shipped: bool = True) -> AsyncIterator[Hub]:
+async def open_hub(
+    read: SettingsRead, log: Log, *, stop_requested: asyncio.Event | None = None, shipped: bool = True
+) -> AsyncIterator[Hub]:
     """Everything but the doors: store, router, plugins. Also what plugin tests run in, there without the shipped ones."""
     settings = read.settings
     limits = Limits()
@@ -63,7 +63,9 @@ async def open_hub(read: SettingsRead, log: Log, *, shipped: bool = True) -> Asy
         limits.expose_error_details = new.settings.expose_error_details
 
     apply(read)
-    control = Control(read, router=router, log=log.logger, apply=apply)
+    control = Control(
+        read, router=router, log=log.logger, apply=apply, stop_requested=stop_requested or asyncio.Event()
+    )
     watchdog = Watchdog(frozenset({Router.call.__code__, Subscription._handle.__code__}), log.logger)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.var_dir / "db" / "ksi.db", MIGRATIONS))
@@ -85,94 +87,55 @@ async def open_hub(read: SettingsRead, log: Log, *, shipped: bool = True) -> Asy
 
 async def serve(read: SettingsRead, log: Log) -> None:
     """Run the daemon until it is asked to stop."""
-    settings = read.settings
-    run = settings.var_dir / "run"
+    settings, stop_requested = read.settings, asyncio.Event()
     for warning in read.warnings:
         log.logger.warning(warning)
-    listener = bind(settings.host, settings.port, run / "http_port")
+    signals = Signals(stop_requested, log.logger)
+    listener = bind(settings.host, settings.port, settings.var_dir / "run" / "http_port")
     port = listener.getsockname()[1]
     word = "starting"
-    hosts = frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(serving(make_app(lambda: word, lambda: hosts), listener))
-        hub = await stack.enter_async_context(open_hub(read, log))
+        await stack.enter_async_context(serving(make_app(lambda: word, own_hosts(port)), listener))
+        hub = await stack.enter_async_context(open_hub(read, log, stop_requested=stop_requested))
         control, router = hub.control, hub.router
-        control.url = f"http://{'[' + settings.host + ']' if ':' in settings.host else settings.host}:{port}"
+        control.url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{port}"
         door = OperatorSocket(router, log.logger)
         control.connections = lambda: len(door.connections)
         await stack.enter_async_context(door.listening(control.socket_path))
-        _handle_signals(control, log)
+        signals.on_hangup = control.reload_settings
         gc.collect()
         gc.freeze()  # what lives as long as the daemon need not be looked at again
         word = "ready"
         router.notify("system:ready", {"version": __version__, "url": control.url}, principal=DAEMON)
         log.logger.info("ready", url=control.url, pid=control.pid, version=__version__, plugins=len(hub.loader.running))
-        _greet(control)
-        await control.stop_requested.wait()
+        greet(control)
+        await stop_requested.wait()
         word = "stopping"
-        _exit_at_the_latest(log)
-        log.logger.info("stopping", calls_in_flight=router.in_flight.count)
-        router.notify("system:stopping", {}, principal=DAEMON)
-        router.stopping = True
-        if not await router.in_flight.idle(DRAIN_S):
-            log.logger.warning("calls under way are cut", calls_in_flight=router.in_flight.count)
+        end_at_the_latest(EXIT_AT_THE_LATEST_S, log.logger)
+        await _drain(router, log)
     log.logger.info("stopped")
-    log.file.close()
+
+
+async def _drain(router: Router, log: Log) -> None:
+    """Finish the calls under way, refuse new ones."""
+    log.logger.info("stopping", calls_in_flight=router.in_flight.count)
+    router.notify("system:stopping", {}, principal=DAEMON)
+    router.stopping = True
+    if not await router.in_flight.idle(DRAIN_S):
+        log.logger.warning("calls under way are cut", calls_in_flight=router.in_flight.count)
 
 
 def run(read: SettingsRead, *, terminal: bool) -> None:
-    """The whole life of a daemon process, once it holds the lock."""
+    """The whole life of a daemon process, once it holds the lock. Ends the process."""
     os.umask(0o077)
+    raise_file_limit()
     log = Log(read.settings.var_dir / "log" / "ksi.jsonl", read.settings.log_level, sys.stderr if terminal else None)
     log.take_standard_logging()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(read, log))
-
-
-def _handle_signals(control: Control, log: Log) -> None:
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        if control.stop_requested.is_set():
-            log.logger.warning("asked to stop again: stopping at once")
-            os._exit(128 + signal.SIGTERM)
-        control.stop_requested.set()
-
-    def reload() -> None:
-        with suppress(Invalid):  # already logged, and announced as config:rejected
-            control.reload_settings()
-
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-
-
-def _exit_at_the_latest(log: Log) -> None:
-    """If closing hangs, the process ends all the same: every database survives a kill."""
-
-    def give_up() -> None:
-        log.logger.error("closing took too long: ending now")
-        os._exit(1)
-
-    timer = threading.Timer(EXIT_AT_THE_LATEST_S, give_up)
-    timer.daemon = True
-    timer.start()
-
-
-def _greet(control: Control) -> None:
-    command = "./scripts/ksi" if Path("scripts/ksi").exists() else "ksi"
-    sys.stdout.write(
-        f"KSI {__version__} is ready (pid {control.pid}). Ctrl-C stops it.\n"
-        f"  HTTP     {control.url}/readyz\n"
-        f"  socket   {control.socket_path}\n"
-        f"  log      {control.read.settings.var_dir / 'log' / 'ksi.jsonl'}\n"
-        "Next, in another terminal:\n"
-        f"  {command} status                          how it is\n"
-        f"  {command} send system:echo text=hello     send an event\n"
-        f"  {command} events ls                       what it can do\n"
-        f"  {command} plugins new hello               write a plugin\n"
-    )
-    sys.stdout.flush()
+        log.file.close()
+        sys.stdout.flush()
+        os._exit(0)  # a plugin's thread that never ends must not keep the process
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -65,11 +65,15 @@ class Deadline:
         self._cancellations += 1
         self._task.cancel()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._deadlines.running.discard(self)
         if not self.expired:
             return
         for _ in range(self._cancellations):
             left = self._task.uncancel()
         if left == 0 and kind is asyncio.CancelledError:
-            raise TimedOut(f"no answer within {self.limit_s:g} s", hint="try again; if it stays slow, ask for less at once")
+            raise TimedOut(
+                f"no answer within {self.limit_s:g} s", hint="try again; if it stays slow, ask for less at once"
+            )

@@ -55,7 +55,9 @@ def _in_folder(folder: Path, source: Source) -> Iterator[Found]:
 def load_folder(place: Path) -> tuple[Plugin, str]:
     """Import the plugin in a folder and check that it is one."""
     if not PLUGIN_NAME.fullmatch(place.name):
-        raise PluginRefused(f"the folder {place.name!r} is no plugin name: lower-case letters, digits and underscores, at most 32")
+        raise PluginRefused(
+            f"the folder {place.name!r} is no plugin name: lower-case letters, digits and underscores, at most 32"
+        )
     if not (place / "__init__.py").is_file():
         raise PluginRefused(f"{place} has no __init__.py")
     module = import_plugin(place.name, place)

@@ -139,11 +139,15 @@ def _check_schema(place: str, schema: dict[str, Any]) -> None:
         node, depth = stack.pop()
         parts += 1
         if depth > SCHEMA_DEPTH_LIMIT or parts > SCHEMA_PARTS_LIMIT:
-            raise PluginRefused(f"{place}: the schema is deeper than {SCHEMA_DEPTH_LIMIT} or has over {SCHEMA_PARTS_LIMIT} parts")
+            raise PluginRefused(
+                f"{place}: the schema is deeper than {SCHEMA_DEPTH_LIMIT} or has over {SCHEMA_PARTS_LIMIT} parts"
+            )
         if isinstance(node, dict):
             reference = node.get("$ref")
             if isinstance(reference, str) and not reference.startswith("#"):
-                raise PluginRefused(f"{place}: the schema refers to {reference!r}; only references inside the schema are allowed")
+                raise PluginRefused(
+                    f"{place}: the schema refers to {reference!r}; only references inside the schema are allowed"
+                )
             stack += [(child, depth + 1) for child in node.values()]
         elif isinstance(node, list):
             stack += [(child, depth + 1) for child in node]
@@ -170,7 +174,11 @@ def invalid_params(event: str, error: ValidationError) -> Invalid:
         for detail in error.errors(include_url=False, include_context=False, include_input=False)[:50]
     ]
     named = "; ".join(f"{one['field']}: {one['problem']}" for one in fields[:5])
-    return Invalid(f"{event} was sent data that does not fit: {named}", hint=f"system:help event={event} shows its parameters", fields=fields)
+    return Invalid(
+        f"{event} was sent data that does not fit: {named}",
+        hint=f"system:help event={event} shows its parameters",
+        fields=fields,
+    )
 
 
 def _encoder(result_class: type[Result]) -> Callable[[Any], bytes]:

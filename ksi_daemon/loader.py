@@ -73,10 +73,14 @@ class Loader:
         self.folders = tuple(folders)
         for found in find_plugins(folders):
             if found.name in disabled:
-                self.set_aside[found.name] = SetAside(found.name, found.source, found.place, "disabled", "plugins_disabled names it")
+                self.set_aside[found.name] = SetAside(
+                    found.name, found.source, found.place, "disabled", "plugins_disabled names it"
+                )
             elif found.name in self.running:
                 first = self.running[found.name].found.place
-                self._put_aside(found, f"the name {found.name!r} is taken by {first}", key=f"{found.name} ({found.place})")
+                self._put_aside(
+                    found, f"the name {found.name!r} is taken by {first}", key=f"{found.name} ({found.place})"
+                )
             else:
                 await self._load_or_put_aside(found)
 
@@ -145,7 +149,9 @@ class Loader:
             if isinstance(error, Conflict):
                 raise
             kept = "" if old is None else "; the version that was running goes on"
-            raise Conflict(f"{found.name} cannot be loaded: {_reason(error)}{kept}", hint="mend it and reload again") from error
+            raise Conflict(
+                f"{found.name} cannot be loaded: {_reason(error)}{kept}", hint="mend it and reload again"
+            ) from error
         self.set_aside.pop(found.name, None)
         left = 0 if old is None else await old.stop(drain_s=DRAIN_S)
         self._announce("plugin:reloaded", {"name": found.name, "events": sorted(plugin.handlers)})
@@ -156,7 +162,14 @@ class Loader:
         folder = self._folder / plugin.name
         database = await self._database(plugin, folder)
         running = RunningPlugin(
-            found, plugin, summary, router=self._router, folder=folder, database=database, omitted=omitted, log=self._log
+            found,
+            plugin,
+            summary,
+            router=self._router,
+            folder=folder,
+            database=database,
+            omitted=omitted,
+            log=self._log,
         )
         task = await running.start(given)
         self._publish_routes(running)
@@ -197,7 +210,11 @@ class Loader:
         return {kind: offered[kind] for kind in wanted if kind in offered}, omitted
 
     def _refuse_collisions(self, plugin: Plugin) -> None:
-        tools = {route.handler.tool: event for event, route in self._router.routes.items() if route.handler.plugin != plugin.name}
+        tools = {
+            route.handler.tool: event
+            for event, route in self._router.routes.items()
+            if route.handler.plugin != plugin.name
+        }
         for event, handler in plugin.handlers.items():
             other = tools.get(handler.tool)
             if other is not None:
@@ -226,12 +243,22 @@ class Loader:
             return
         del self.running[running.plugin.name]
         name = running.plugin.name
-        self._router.replace_routes({event: route for event, route in self._router.routes.items() if route.handler.plugin != name})
+        self._router.replace_routes(
+            {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
+        )
         self._put_aside(running.found, _reason(error), error=error)
 
-    def _put_aside(self, found: Found, reason: str, *, key: str | None = None, error: BaseException | None = None) -> None:
+    def _put_aside(
+        self, found: Found, reason: str, *, key: str | None = None, error: BaseException | None = None
+    ) -> None:
         unexpected = error is not None and not isinstance(error, PluginRefused | BadData)
-        self._log.error("plugin set aside", plugin=found.name, place=found.place, reason=reason, exc_info=error if unexpected else None)
+        self._log.error(
+            "plugin set aside",
+            plugin=found.name,
+            place=found.place,
+            reason=reason,
+            exc_info=error if unexpected else None,
+        )
         self.set_aside[key or found.name] = SetAside(found.name, found.source, found.place, "broken", reason)
         self._announce("plugin:failed", {"name": found.name, "reason": reason})
 

@@ -124,7 +124,14 @@ class Log:
         if self.verbose:
             lines += [_notice_line(record) for record in records if isinstance(record, Notice)]
         if left_out:
-            lines.append({"time": iso_time(time.time()), "level": "warning", "event": "calls came faster than they could be logged", "left_out": left_out})
+            lines.append(
+                {
+                    "time": iso_time(time.time()),
+                    "level": "warning",
+                    "event": "calls came faster than they could be logged",
+                    "left_out": left_out,
+                }
+            )
         if lines:
             self.file.write([msgspec.json.encode(line) for line in lines])
             for line in lines:
@@ -134,7 +141,7 @@ class Log:
         """Bring what libraries log (uvicorn, asyncio) into the same lines."""
         root = logging.getLogger()
         root.handlers = [_Forward(self)]
-        root.setLevel(logging.INFO)
+        root.setLevel(logging.WARNING)
 
     def _drop_below_level(self, _logger: Any, method: str, line: Line) -> Line:
         if LEVELS[method if method in LEVELS else "error"] < LEVELS[self.level]:
@@ -205,7 +212,14 @@ def _notice_line(notice: Notice) -> Line:
     facts = notice_as_dict(notice)
     data = facts.pop("data", None)
     shown = {} if data is None else {"data": redact(msgspec.json.decode(data))}
-    return {"time": facts.pop("at"), "level": "debug", "event": "notice", "noticed": facts.pop("event"), **facts, **shown}
+    return {
+        "time": facts.pop("at"),
+        "level": "debug",
+        "event": "notice",
+        "noticed": facts.pop("event"),
+        **facts,
+        **shown,
+    }
 
 
 def readable(line: Line) -> str:

@@ -5,11 +5,12 @@ docs/socket.md is the protocol. Every request ends in `router.call`; notices com
 
 import asyncio
 import os
+import re
 import socket
 import struct
 from collections import deque
-from contextlib import asynccontextmanager, suppress
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,9 @@ NESTING_LIMIT = 64
 IN_FLIGHT_LIMIT = 64  # per connection; beyond it the connection is not read until some are answered
 UNREAD_LIMIT_BYTES = 1_000_000
 UNREAD_LIMIT_S = 10.0
+LAST_WORD_S = 0.5
 SOCKET_PATH_LIMIT = 107
+CORRELATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,8 +44,8 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if isinstance(self.id, str) and len(self.id) > 128:
             raise ValueError("id: at most 128 characters")
-        if self.correlation_id is not None and not 0 < len(self.correlation_id) <= 64:
-            raise ValueError("correlation_id: between 1 and 64 characters")
+        if self.correlation_id is not None and not CORRELATION_ID.fullmatch(self.correlation_id):
+            raise ValueError("correlation_id: 1 to 64 letters, digits and any of . _ : -")
         if self.timeout_s is not None and not 0 < self.timeout_s <= 86_400:
             raise ValueError("timeout_s: above 0 and at most 86400")
 
@@ -70,8 +73,7 @@ class OperatorSocket:
             yield
         finally:
             server.close()
-            for connection in list(self.connections):
-                connection.close()
+            await asyncio.gather(*(connection.close() for connection in list(self.connections)))
             with suppress(FileNotFoundError):
                 path.unlink()
 
@@ -128,7 +130,8 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client that has said everything may still wait for its answers."""
         self._input_over = True
-        self._close_when_done()
+        if self._pump is not None:
+            self._close_when_done()
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -156,10 +159,12 @@ class _Connection(asyncio.Protocol):
             self._cut = None
         self._start_calls()
 
-    def close(self) -> None:
-        """Send what is written already, then hang up."""
+    async def close(self) -> None:
+        """Cut the calls still under way, let them say so, then hang up."""
         for call in self._calls:
             call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=LAST_WORD_S)
         self._transport.close()
 
     def _start_calls(self) -> None:
@@ -202,7 +207,9 @@ class _Connection(asyncio.Protocol):
         except KsiError as error:
             self._answer(request.id, error)
         except asyncio.CancelledError:
-            self._answer(request.id, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part"))
+            self._answer(
+                request.id, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part")
+            )
             raise
         else:
             self._transport.write(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
@@ -226,7 +233,9 @@ class _Connection(asyncio.Protocol):
 
     def _cut_reader(self) -> None:
         self._door.cut_readers += 1
-        self._door.log.warning("a client that does not read was cut off", unread_bytes=self._transport.get_write_buffer_size())
+        self._door.log.warning(
+            "a client that does not read was cut off", unread_bytes=self._transport.get_write_buffer_size()
+        )
         self._transport.abort()
 
 
@@ -249,7 +258,9 @@ def _id_of(line: bytes) -> str | int | None:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     candidate = found.get("id") if isinstance(found, dict) else None
-    usable = (isinstance(candidate, str) and len(candidate) <= 128) or (type(candidate) is int and abs(candidate) < 2**63)
+    usable = (isinstance(candidate, str) and len(candidate) <= 128) or (
+        type(candidate) is int and abs(candidate) < 2**63
+    )
     return candidate if usable else None
 
 

@@ -57,13 +57,17 @@ class Home:
     def database(self) -> Database:
         """The plugin's own SQLite database; it exists when the plugin declares migrations."""
         if self._database is None:
-            raise Unavailable(f"the plugin {self.plugin!r} has no database", hint="declare its tables: Plugin(…, migrations=[…])")
+            raise Unavailable(
+                f"the plugin {self.plugin!r} has no database", hint="declare its tables: Plugin(…, migrations=[…])"
+            )
         return self._database
 
     def capability(self, kind: type[Capability]) -> Capability:
         """A capability the plugin declared with `uses=[…]`."""
         if kind not in self._capabilities:
-            raise Unavailable(f"the plugin {self.plugin!r} was not given {kind.__name__}", hint=f"declare uses=[{kind.__name__}]")
+            raise Unavailable(
+                f"the plugin {self.plugin!r} was not given {kind.__name__}", hint=f"declare uses=[{kind.__name__}]"
+            )
         return cast(Capability, self._capabilities[kind])
 
 
@@ -71,7 +75,13 @@ class Hub(Protocol):
     """The router, as far as a context needs it."""
 
     async def call(
-        self, event: str, data: Any, *, principal: Principal, parent: "Context | None" = None, timeout_s: float | None = None
+        self,
+        event: str,
+        data: Any,
+        *,
+        principal: Principal,
+        parent: "Context | None" = None,
+        timeout_s: float | None = None,
     ) -> bytes: ...
 
     def notify(self, event: str, data: Any, *, principal: Principal, parent: "Context | None" = None) -> Notice: ...
@@ -83,7 +93,15 @@ class Context:
     __slots__ = ("_hub", "call_id", "correlation_id", "depth", "event", "home", "parent_id", "principal")
 
     def __init__(
-        self, home: Home, hub: Hub, principal: Principal, event: str, call_id: str, correlation_id: str, parent_id: str | None, depth: int
+        self,
+        home: Home,
+        hub: Hub,
+        principal: Principal,
+        event: str,
+        call_id: str,
+        correlation_id: str,
+        parent_id: str | None,
+        depth: int,
     ) -> None:
         self.home = home
         self._hub = hub
@@ -120,7 +138,9 @@ class Context:
 
     async def call(self, event: str, data: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """Call another event with the caller's rights, as part of this call; returns its result as plain data."""
-        answer = await self._hub.call(event, dict(data or {}), principal=self.principal, parent=self, timeout_s=timeout_s)
+        answer = await self._hub.call(
+            event, dict(data or {}), principal=self.principal, parent=self, timeout_s=timeout_s
+        )
         return msgspec.json.decode(answer)
 
     def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
@@ -154,7 +174,9 @@ class Plugin:
 
         def register(function: HandlerFunction) -> HandlerFunction:
             if event in self.handlers:
-                raise PluginRefused(f"{self.name}: {event!r} has two handlers, {self.handlers[event].invoke} and {function}")
+                raise PluginRefused(
+                    f"{self.name}: {event!r} has two handlers, {self.handlers[event].invoke} and {function}"
+                )
             traits = Traits(reads=reads, timeout_s=timeout_s, uses=tuple(uses))
             self.handlers[event] = handler_from_function(self.name, event, function, traits)
             return function
@@ -186,5 +208,3 @@ class Plugin:
             raise PluginRefused(f"{self.name} has two lifespans")
         self.lifespan_function = function
         return function
-
-

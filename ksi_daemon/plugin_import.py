@@ -26,7 +26,9 @@ class _SourceOnly(importlib.machinery.SourceFileLoader):
 class _Submodules(importlib.abc.MetaPathFinder):
     """Finds the modules inside plugin folders; everything else is left to the ordinary finders."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if not name.startswith(ROOT + ".") or path is None:
             return None
         for folder in path:

@@ -88,7 +88,9 @@ class Route:
 class Router:
     """Owns the catalogue of events. `origin` names this daemon in the notices it sends."""
 
-    def __init__(self, *, bus: Bus, journal: Journal, limits: Limits, deadlines: Deadlines, origin: str, log: Any) -> None:
+    def __init__(
+        self, *, bus: Bus, journal: Journal, limits: Limits, deadlines: Deadlines, origin: str, log: Any
+    ) -> None:
         self.bus = bus
         self.journal = journal
         self.limits = limits
@@ -151,7 +153,10 @@ class Router:
         if depth > DEPTH_LIMIT:
             raise TooDeep(f"{event} is nested {depth} deep: notices and calls answer each other in a loop")
         if parent is not None and not foreign and event not in parent.announces:
-            raise Forbidden(f"{parent.event} may not send {event}: its plugin does not announce it", hint="plugin.announces(event, meaning)")
+            raise Forbidden(
+                f"{parent.event} may not send {event}: its plugin does not announce it",
+                hint="plugin.announces(event, meaning)",
+            )
         try:
             raw = msgspec.Raw(_encode(data))
         except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
@@ -175,7 +180,9 @@ class Router:
             raise TooDeep(f"{event} is nested {call.depth} deep: calls and notices answer each other in a loop")
         route = self._routes.get(event)
         if route is None:
-            raise UnknownEvent(f"no plugin owns the event {event[:100]!r}", hint="`ksi events ls` shows the events there are")
+            raise UnknownEvent(
+                f"no plugin owns the event {event[:100]!r}", hint="`ksi events ls` shows the events there are"
+            )
         return route
 
     def _permit(self, principal: Principal, route: Route, parent: Context | None) -> None:
@@ -193,7 +200,9 @@ class _Observed:
 
     __slots__ = ("_router", "_time_s", "context", "result_bytes", "route", "started_s")
 
-    def __init__(self, router: Router, event: str, principal: Principal, parent: Context | None, correlation_id: str | None) -> None:
+    def __init__(
+        self, router: Router, event: str, principal: Principal, parent: Context | None, correlation_id: str | None
+    ) -> None:
         self._router = router
         self.route: Route | None = None
         self.result_bytes = 0
@@ -218,7 +227,9 @@ class _Observed:
         self.context.home = route.owner.home
         return self.context
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._router.in_flight.leave()
         if self.route is not None:
             self.route.owner.in_flight.leave()

@@ -50,7 +50,14 @@ class Subscription:
 
     async def _handle(self, notice: Notice) -> None:
         context = Context(
-            self._home, self._router, self._principal, notice.event, notice.id, notice.correlation_id, notice.parent_id, notice.depth
+            self._home,
+            self._router,
+            self._principal,
+            notice.event,
+            notice.id,
+            notice.correlation_id,
+            notice.parent_id,
+            notice.depth,
         )
         try:
             with self._router.deadlines.within(self._router.limits.call_timeout_s):
@@ -101,6 +108,7 @@ class RunningPlugin:
         self._stop = asyncio.Event()
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
+        self._listening: asyncio.Future[list[None]]
 
     async def start(self, capabilities: Mapping[type, object]) -> asyncio.Task[None]:
         """Open everything; returns the task that lives as long as the plugin does."""
@@ -114,6 +122,7 @@ class RunningPlugin:
 
     async def stop(self, drain_s: float = 0.0) -> int:
         """Close it; returns how many of its calls were still under way when the patience ended."""
+        self._listening.cancel()  # a successor hears the notices from now on
         if drain_s:
             await self.owner.in_flight.idle(drain_s)
         left = self.owner.in_flight.count
@@ -121,7 +130,9 @@ class RunningPlugin:
         if self._task is not None:
             _, late = await asyncio.wait([self._task], timeout=STOP_LIMIT_S)
             for task in late:
-                self._log.error("plugin did not stop in time and is abandoned", plugin=self.plugin.name, limit_s=STOP_LIMIT_S)
+                self._log.error(
+                    "plugin did not stop in time and is abandoned", plugin=self.plugin.name, limit_s=STOP_LIMIT_S
+                )
                 task.cancel()
         return left
 
@@ -129,8 +140,8 @@ class RunningPlugin:
         try:
             async with AsyncExitStack() as stack:
                 await self._open(stack, capabilities)
-                listening = asyncio.gather(*(subscription.run() for subscription in self.subscriptions))
-                stack.push_async_callback(_end, listening)
+                self._listening = asyncio.gather(*(subscription.run() for subscription in self.subscriptions))
+                stack.push_async_callback(_end, self._listening)
                 await asyncio.sleep(0)  # the listeners subscribe before anyone is told that the plugin is there
                 self._started.set_result(None)
                 await self._stop.wait()

@@ -125,7 +125,9 @@ class Database:
         """Go on to a longer list of migrations while open. One that rewrites the past is refused."""
         known = len(self.migrations)
         if tuple(migrations[:known]) != self.migrations:
-            raise BadData(f"the first {known} migrations of {self.path.name} are already applied: add new ones after them, change none")
+            raise BadData(
+                f"the first {known} migrations of {self.path.name} are already applied: add new ones after them, change none"
+            )
         for number, script in enumerate(migrations[known:], start=known + 1):
             try:
                 async with self.transaction() as step:
@@ -133,7 +135,9 @@ class Database:
                         await step.execute(statement)
                     await step.execute(f"PRAGMA user_version = {number}")
             except sqlite3.Error as error:
-                raise BadData(f"migration {number} of {self.path.name} failed: {error}. Nothing of it was kept.") from error
+                raise BadData(
+                    f"migration {number} of {self.path.name} failed: {error}. Nothing of it was kept."
+                ) from error
             self.migrations = tuple(migrations[:number])
 
     async def _open_reader(self) -> aiosqlite.Connection:
@@ -245,7 +249,13 @@ async def open_database(path: Path, migrations: Sequence[str]) -> AsyncIterator[
 async def _connect(path: Path) -> aiosqlite.Connection:
     connection = await aiosqlite.connect(path, isolation_level=None)
     connection.row_factory = sqlite3.Row
-    for pragma in ("synchronous = FULL", "busy_timeout = 5000", "foreign_keys = ON", "trusted_schema = OFF", "journal_size_limit = 67108864"):
+    for pragma in (
+        "synchronous = FULL",
+        "busy_timeout = 5000",
+        "foreign_keys = ON",
+        "trusted_schema = OFF",
+        "journal_size_limit = 67108864",
+    ):
         await connection.execute(f"PRAGMA {pragma}")
     return connection
 
@@ -324,7 +334,9 @@ def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise BadData(f"migration {number} of {connection_path(connection)} failed: {error}. Nothing of it was kept.") from error
+            raise BadData(
+                f"migration {number} of {connection_path(connection)} failed: {error}. Nothing of it was kept."
+            ) from error
 
 
 def statements(script: str) -> Iterator[str]:

@@ -53,7 +53,10 @@ async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[Tes
         var_dir = Path(folder) / "var"
         prepare(var_dir)
         read = SettingsRead(
-            settings=Settings(var_dir=var_dir, **settings), config_file=Path(folder) / "ksi.toml", sources={}, warnings=[]
+            settings=Settings(var_dir=var_dir, **settings),
+            config_file=Path(folder) / "ksi.toml",
+            sources={},
+            warnings=[],
         )
         async with open_hub(read, Log(var_dir / "log" / "ksi.jsonl", read.settings.log_level), shipped=False) as hub:
             for plugin in plugins:

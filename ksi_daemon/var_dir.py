@@ -40,7 +40,9 @@ def _make_private_when_empty(var_dir: Path) -> None:
 def _refuse_unsafe(folder: Path) -> None:
     seen = folder.lstat()
     if stat.S_ISLNK(seen.st_mode):
-        raise BadSettings(f"{folder} is a symbolic link, and what it points to can be swapped. Set KSI_VAR_DIR to the real folder.")
+        raise BadSettings(
+            f"{folder} is a symbolic link, and what it points to can be swapped. Set KSI_VAR_DIR to the real folder."
+        )
     if not stat.S_ISDIR(seen.st_mode):
         raise BadSettings(f"{folder} is not a folder. Move it away, or set KSI_VAR_DIR to another one.")
     if seen.st_uid != os.geteuid():
@@ -69,7 +71,9 @@ class Lock:
             holder = self._holder()
             os.close(self._file)
             if not isinstance(error, BlockingIOError):
-                raise BadSettings(f"{self.path} cannot be locked ({error.strerror}). Keep var/ on a local disk: KSI_VAR_DIR=/some/where") from error
+                raise BadSettings(
+                    f"{self.path} cannot be locked ({error.strerror}). Keep var/ on a local disk: KSI_VAR_DIR=/some/where"
+                ) from error
             raise AlreadyRunning(
                 f"a daemon with pid {holder} already runs on {self.path.parent.parent}. "
                 "Stop it with `ksi stop`, or give this one its own folder with KSI_VAR_DIR."

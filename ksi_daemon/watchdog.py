@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import asynccontextmanager
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,7 +19,7 @@ BEAT_S = 0.25
 BLOCKED_S = 5.0
 
 
-class LoopBlocked(BaseException):  # noqa: N818 - not an Exception, so that no `except Exception` of a plugin keeps it
+class LoopBlocked(BaseException):
     """A handler held the event loop too long and was interrupted."""
 
 
@@ -73,5 +73,7 @@ class Watchdog:
         while frame is not None:
             if frame.f_code in self._guarded:
                 self.interruptions += 1
-                raise LoopBlocked(f"it held the event loop for over {BLOCKED_S:g} s; use in_thread or in_process for work that blocks")
+                raise LoopBlocked(
+                    f"it held the event loop for over {BLOCKED_S:g} s; use in_thread or in_process for work that blocks"
+                )
             frame = frame.f_back

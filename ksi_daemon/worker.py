@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 async def in_thread(function: Callable[..., Answer], *args: Any, **kwargs: Any) -> Answer:
     """Run a blocking function in a worker thread. A deadline ends the wait, not the thread."""
-    from anyio import to_thread  # noqa: PLC0415 - only plugins that block pay for it
+    from anyio import to_thread
 
     return await to_thread.run_sync(functools.partial(function, *args, **kwargs), abandon_on_cancel=True)
 
@@ -25,7 +25,7 @@ async def in_process(function: Callable[..., Answer], *args: Any) -> Answer:
 
     Arguments and answer must be picklable.
     """
-    from anyio import BrokenWorkerProcess, to_process  # noqa: PLC0415 - only plugins that compute pay for it
+    from anyio import BrokenWorkerProcess, to_process
 
     name, qualified, folder = function.__module__, function.__qualname__, None
     if name.startswith(ROOT + "."):
@@ -34,7 +34,9 @@ async def in_process(function: Callable[..., Answer], *args: Any) -> Answer:
     try:
         return await to_process.run_sync(_in_child, folder, name, qualified, args, cancellable=True)
     except BrokenWorkerProcess as error:
-        raise Unavailable(f"the worker process that ran {qualified} died", hint="its plugin's author will want to know") from error
+        raise Unavailable(
+            f"the worker process that ran {qualified} died", hint="its plugin's author will want to know"
+        ) from error
 
 
 def _in_child(folder: Path | None, module_name: str, qualified: str, args: tuple[Any, ...]) -> Any:

@@ -11,7 +11,9 @@ NOTICE = f"^(?:{EVENT_NAME.pattern})$"
 
 
 class Publish(Params):
-    event: str = Field(pattern=NOTICE, description="The notice's name, in a namespace that no plugin owns: build:finished.")
+    event: str = Field(
+        pattern=NOTICE, description="The notice's name, in a namespace that no plugin owns: build:finished."
+    )
     data: dict[str, JsonValue] = Field({}, description="What there is to say.")
 
 
@@ -27,8 +29,12 @@ async def publish(ctx: Context, params: Publish) -> Published:
     router = ctx.capability(Router)
     owner = namespace_of(params.event)
     if any(route.handler.plugin == owner for route in router.routes.values()):
-        raise Forbidden(f"notices named {owner}:… are sent by the plugin {owner!r} alone", hint="choose a namespace of your own")
-    notice, (matched, dropped) = router.publish(params.event, params.data, principal=ctx.principal, parent=ctx, foreign=True)
+        raise Forbidden(
+            f"notices named {owner}:… are sent by the plugin {owner!r} alone", hint="choose a namespace of your own"
+        )
+    notice, (matched, dropped) = router.publish(
+        params.event, params.data, principal=ctx.principal, parent=ctx, foreign=True
+    )
     return Published(id=notice.id, matched=matched, dropped=dropped)
 
 
@@ -93,5 +99,7 @@ async def subscriptions(ctx: Context, params: Nothing) -> Subscriptions:
 def _mailbox(ctx: Context) -> Mailbox:
     mailbox = ctx.capability(Bus).mailbox(ctx.principal.mailbox or "")
     if mailbox is None:
-        raise Conflict("this caller has no stream that notices could be sent to", hint="subscribe on a connection that stays open")
+        raise Conflict(
+            "this caller has no stream that notices could be sent to", hint="subscribe on a connection that stays open"
+        )
     return mailbox

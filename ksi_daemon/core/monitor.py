@@ -18,7 +18,9 @@ Moment = float | str
 
 
 class GetEvents(Params):
-    event_patterns: list[str] = Field(["*"], min_length=1, max_length=100, description="Which: names, namespace:* or *.")
+    event_patterns: list[str] = Field(
+        ["*"], min_length=1, max_length=100, description="Which: names, namespace:* or *."
+    )
     since: Moment | None = Field(None, description="Not before this ISO time, or this many seconds ago.")
     until: Moment | None = Field(None, description="Not after this ISO time, or this many seconds ago.")
     limit: int = Field(100, ge=1, le=1000, description="How many at the most, the newest ones.")
@@ -90,7 +92,9 @@ async def get_stats(ctx: Context, params: Nothing) -> Stats:
 
 
 class Correlation(Params):
-    correlation_id: str = Field(min_length=1, max_length=64, description="The correlation id that calls and notices share.")
+    correlation_id: str = Field(
+        min_length=1, max_length=64, description="The correlation id that calls and notices share."
+    )
 
 
 class Chain(Result):
@@ -104,8 +108,13 @@ async def get_correlation_chain(ctx: Context, params: Correlation) -> Chain:
     journal = ctx.capability(Journal)
     chain = [_shown(record) for record in journal.newest_first() if record.correlation_id == params.correlation_id]
     if not chain:
-        raise NotFound(f"nothing is remembered of the correlation {params.correlation_id!r}", hint="monitor:get_events shows what is")
-    return Chain(correlation_id=params.correlation_id, events=sorted(chain, key=lambda event: (event["at"], event["depth"])))
+        raise NotFound(
+            f"nothing is remembered of the correlation {params.correlation_id!r}",
+            hint="monitor:get_events shows what is",
+        )
+    return Chain(
+        correlation_id=params.correlation_id, events=sorted(chain, key=lambda event: (event["at"], event["depth"]))
+    )
 
 
 def _shown(record: CallRecord | Notice) -> dict[str, Any]:

@@ -36,8 +36,12 @@ class PluginList(Result):
 async def list_plugins(ctx: Context, params: Nothing) -> PluginList:
     """List every plugin that was found, running or not, and the folders that are searched."""
     loader = ctx.capability(Loader)
-    rows = [_running(running) for running in loader.running.values()] + [_aside(aside) for aside in loader.set_aside.values()]
-    return PluginList(plugins=sorted(rows, key=lambda row: row.name), folders=[str(folder) for folder in loader.searched()])
+    rows = [_running(running) for running in loader.running.values()] + [
+        _aside(aside) for aside in loader.set_aside.values()
+    ]
+    return PluginList(
+        plugins=sorted(rows, key=lambda row: row.name), folders=[str(folder) for folder in loader.searched()]
+    )
 
 
 class Name(Params):
@@ -109,7 +113,14 @@ def _running(running: RunningPlugin) -> Listed:
 
 def _aside(aside: SetAside) -> Listed:
     return Listed(
-        name=aside.name, state=aside.state, source=aside.source, path=aside.place, summary="", events=[], notices=[], reason=aside.reason
+        name=aside.name,
+        state=aside.state,
+        source=aside.source,
+        path=aside.place,
+        summary="",
+        events=[],
+        notices=[],
+        reason=aside.reason,
     )
 
 

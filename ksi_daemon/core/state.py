@@ -18,7 +18,9 @@ KEY = r"^[^\x00-\x1f\x7f]+$"
 
 class Key(Params):
     key: str = Field(min_length=1, max_length=256, pattern=KEY, description="The key.")
-    namespace: str = Field("global", min_length=1, max_length=128, pattern=KEY, description="Keys of different namespaces never meet.")
+    namespace: str = Field(
+        "global", min_length=1, max_length=128, pattern=KEY, description="Keys of different namespaces never meet."
+    )
 
 
 class Set(Key):
@@ -51,9 +53,16 @@ async def get(ctx: Context, params: Key) -> Value:
     """Read the value of a key."""
     entry = await _store(ctx).get(params.namespace, params.key)
     if entry is None:
-        raise NotFound(f"there is no key {params.key!r} in the namespace {params.namespace!r}", hint="state:list shows the keys there are")
+        raise NotFound(
+            f"there is no key {params.key!r} in the namespace {params.namespace!r}",
+            hint="state:list shows the keys there are",
+        )
     return Value(
-        namespace=params.namespace, key=params.key, value=entry.value, metadata=entry.metadata, updated_at=iso_time(entry.updated_at)
+        namespace=params.namespace,
+        key=params.key,
+        value=entry.value,
+        metadata=entry.metadata,
+        updated_at=iso_time(entry.updated_at),
     )
 
 
@@ -62,9 +71,15 @@ async def set_value(ctx: Context, params: Set) -> Kept:
     """Keep a value under a key, replacing what was there. Answered once it is safely on disk."""
     size = len(msgspec.json.encode(params.value)) + len(msgspec.json.encode(params.metadata))
     if size > VALUE_LIMIT_BYTES:
-        raise TooLarge(f"the value has {size:,} bytes, more than {VALUE_LIMIT_BYTES:,}", hint="keep large things in a file and its path here")
+        raise TooLarge(
+            f"the value has {size:,} bytes, more than {VALUE_LIMIT_BYTES:,}",
+            hint="keep large things in a file and its path here",
+        )
     created = await _store(ctx).set(params.namespace, params.key, value=params.value, metadata=params.metadata)
-    ctx.notify("state:changed", {"namespace": params.namespace, "key": params.key, "change": "created" if created else "replaced"})
+    ctx.notify(
+        "state:changed",
+        {"namespace": params.namespace, "key": params.key, "change": "created" if created else "replaced"},
+    )
     return Kept(namespace=params.namespace, key=params.key, created=created)
 
 
@@ -81,7 +96,9 @@ class List(Params):
     namespace: str | None = Field(None, max_length=128, description="Only this namespace.")
     pattern: str = Field("*", min_length=1, max_length=256, description="Which keys: a glob such as build-*.")
     limit: int = Field(100, ge=1, le=1000, description="How many at the most.")
-    after: tuple[str, str] | None = Field(None, description="Go on after this [namespace, key]: the last of the page before.")
+    after: tuple[str, str] | None = Field(
+        None, description="Go on after this [namespace, key]: the last of the page before."
+    )
 
     @field_validator("pattern")
     @classmethod

@@ -172,11 +172,16 @@ async def discover(ctx: Context, params: Discover) -> Discovery:
         if params.detail
         else {"summary": handler.summary, "plugin": handler.plugin, "reads": handler.traits.reads, "kind": "call"}
         for event, handler in calls.items()
-    } | {event: notice if params.detail else {name: notice[name] for name in ("summary", "plugin", "kind")} for event, notice in _notices(ctx).items()}
+    } | {
+        event: notice if params.detail else {name: notice[name] for name in ("summary", "plugin", "kind")}
+        for event, notice in _notices(ctx).items()
+    }
     events = {
         event: told[event]
         for event in sorted(told)
-        if params.namespace in (None, namespace_of(event)) and params.event in (None, event) and params.module in (None, namespace_of(event))
+        if params.namespace in (None, namespace_of(event))
+        and params.event in (None, event)
+        and params.module in (None, namespace_of(event))
     }
     names: dict[str, list[str]] = {}
     for event in events:

@@ -11,7 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-def make_app(state: Callable[[], str], hosts: Callable[[], frozenset[str]]) -> ASGIApp:
+def own_hosts(port: int) -> frozenset[str]:
+    """The Host headers that mean this listener, and no others."""
+    return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
+
+
+def make_app(state: Callable[[], str], hosts: frozenset[str]) -> ASGIApp:
     """The application. `state` says starting, ready or stopping; `hosts` which Host headers are ours."""
 
     async def healthz(request: Request) -> PlainTextResponse:
@@ -27,14 +32,14 @@ def make_app(state: Callable[[], str], hosts: Callable[[], frozenset[str]]) -> A
 class OwnHostOnly:
     """Refuses requests for any other host: a web page that rebinds its name to 127.0.0.1 gets nothing."""
 
-    def __init__(self, app: ASGIApp, hosts: Callable[[], frozenset[str]]) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self._app = app
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-            if len(named) != 1 or named[0].lower() not in self._hosts():
+            if len(named) != 1 or named[0].lower() not in self._hosts:
                 await PlainTextResponse("this host is not served here\n", status_code=421)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -14,6 +14,14 @@ from ksi_daemon.errors import StartError
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Signals are the daemon's business."""
@@ -49,14 +57,18 @@ def bind(host: str, port: int, remembered: Path) -> socket.socket:
 async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
     """Serve HTTP until left; connections get a moment to finish."""
     config = uvicorn.Config(
-        app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None, server_header=False, timeout_graceful_shutdown=1
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=1,
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    while not server.started and not task.done():
-        await asyncio.sleep(0.005)
-    if task.done():
-        await task
+    await server.listening.wait()
     try:
         yield
     finally:
