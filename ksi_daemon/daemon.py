@@ -118,11 +118,11 @@ async def serve(read: SettingsRead, log: Log) -> None:
 
 async def _drain(router: Router, log: Log) -> None:
     """Finish the calls under way, refuse new ones."""
-    log.logger.info("stopping", calls_in_flight=router.in_flight.count)
+    log.logger.info("stopping", calls_in_flight=router.in_flight)
     router.notify("system:stopping", {}, principal=DAEMON)
     router.stopping = True
-    if not await router.in_flight.idle(DRAIN_S):
-        log.logger.warning("calls under way are cut", calls_in_flight=router.in_flight.count)
+    if not await router.idle(DRAIN_S):
+        log.logger.warning("calls under way are cut", calls_in_flight=router.in_flight)
 
 
 def run(read: SettingsRead, *, terminal: bool) -> None:

@@ -8,7 +8,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import msgspec
 
 from ksi_daemon.errors import TimedOut
 
@@ -21,10 +23,11 @@ class Deadlines:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.running: set[Deadline] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None  # once known, finding the current task is cheaper
 
     def within(self, limit_s: float) -> "Deadline":
         """A scope that is cancelled when `limit_s` have passed from now."""
-        return Deadline(self, self.clock(), limit_s)
+        return Deadline(self, self.clock() + limit_s, limit_s)
 
     def sweep(self) -> None:
         """Cancel what is overdue."""
@@ -34,46 +37,44 @@ class Deadlines:
 
     async def run(self) -> None:
         """Sweep until cancelled."""
+        self.loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
             self.sweep()
 
 
-class Deadline:
+class Deadline(msgspec.Struct, eq=False):
     """One scope. Leaving it by its own cancellation raises `TimedOut`; any other exception passes through."""
 
-    __slots__ = ("_cancellations", "_deadlines", "_task", "at", "expired", "limit_s")
-
-    def __init__(self, deadlines: Deadlines, from_s: float, limit_s: float) -> None:
-        self.limit_s = limit_s
-        self.at = from_s + limit_s
-        self.expired = False
-        self._deadlines = deadlines
-        self._cancellations = 0
+    deadlines: Deadlines
+    at: float
+    limit_s: float
+    task: asyncio.Task[Any] | None = None
+    cancellations: int = 0
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a deadline needs a task to cancel")
-        self._task = task
-        self._deadlines.running.add(self)
+        self.task = asyncio.current_task(self.deadlines.loop)
+        self.deadlines.running.add(self)
         return self
 
     def expire(self) -> None:
         """Cancel the task inside the scope (again, if it did not listen)."""
-        self.expired = True
-        self._cancellations += 1
-        self._task.cancel()
+        if self.task is not None:
+            self.cancellations += 1
+            self.task.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._deadlines.running.discard(self)
-        if not self.expired:
-            return
-        for _ in range(self._cancellations):
-            left = self._task.uncancel()
-        if left == 0 and kind is asyncio.CancelledError:
+        self.deadlines.running.discard(self)
+        if self.cancellations and self._uncancel() == 0 and kind is asyncio.CancelledError:
             raise TimedOut(
                 f"no answer within {self.limit_s:g} s", hint="try again; if it stays slow, ask for less at once"
             )
+
+    def _uncancel(self) -> int:
+        """Take our own cancellations back; what is left was somebody else's."""
+        left = 0
+        for _ in range(self.cancellations):
+            left = self.task.uncancel() if self.task is not None else 0
+        return left

@@ -18,6 +18,11 @@ def new_id() -> str:
     return "%x%x%s" % (time.time_ns(), _count(), _PROCESS)  # noqa: UP031 - twice as fast as an f-string with format codes
 
 
+def time_of(identifier: str) -> float:
+    """When an id was made, in seconds since the epoch."""
+    return int(identifier[:16], 16) / 1_000_000_000
+
+
 def tool_name(event: str) -> str:
     """`system:health` -> `ksi_system_health`. One way only: a tool name is never parsed back into an event."""
     return "ksi_" + event.replace(":", "_")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ksi_daemon.identifiers import time_of
 from ksi_daemon.notice import Notice, iso_time
 
 FLUSH_S = 0.1
@@ -24,7 +25,6 @@ class CallRecord(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     event: str
-    time_s: float
     correlation_id: str
     parent_id: str | None
     depth: int
@@ -32,6 +32,11 @@ class CallRecord(msgspec.Struct, frozen=True, gc=False):
     outcome: str  # ok, or the code word of its error
     duration_us: int
     result_bytes: int
+
+    @property
+    def time_s(self) -> float:
+        """When it began."""
+        return time_of(self.id)
 
     def as_dict(self) -> dict[str, Any]:
         """For `monitor:get_events` and the log."""
@@ -84,7 +89,6 @@ class Journal:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.calls = 0
         self.failures: dict[str, int] = {}
         self.counts: dict[str, EventCounts] = {}
         self.notices: dict[str, int] = {}
@@ -105,12 +109,11 @@ class Journal:
     @property
     def outcomes(self) -> dict[str, int]:
         """How calls ended: ok, or the code word of their error."""
-        return {"ok": self.calls - sum(self.failures.values()), **self.failures}
+        return {"ok": sum(counts.calls - counts.errors for counts in self.counts.values()), **self.failures}
 
     def add_call(self, record: CallRecord, counts: EventCounts | None) -> None:
         """Remember a finished call."""
         self._seen += 1
-        self.calls += 1
         self._ring.append(record)
         if counts is not None:
             counts.calls += 1

@@ -27,6 +27,8 @@ NESTING_LIMIT = 64
 IN_FLIGHT_LIMIT = 64  # per connection; beyond it the connection is not read until some are answered
 UNREAD_LIMIT_BYTES = 1_000_000
 UNREAD_LIMIT_S = 10.0
+IDLE_WORKERS = 4
+TURN = 64  # lines one connection may have served before others get a turn
 LAST_WORD_S = 0.5
 SOCKET_PATH_LIMIT = 107
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -86,7 +88,10 @@ class _Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._skipping = False  # inside a line that was too long
         self._lines: deque[bytes] = deque()
-        self._calls: set[asyncio.Task[None]] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = False  # a worker was called that has not come yet: one at a time is enough
+        self._busy = 0
         self._input_over = False
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -143,8 +148,8 @@ class _Connection(asyncio.Protocol):
             return
         self._pump.cancel()
         self._mailbox.close()
-        for call in self._calls:
-            call.cancel()
+        for worker in self._workers:
+            worker.cancel()
 
     def pause_writing(self) -> None:
         """Over 1 MB waits to be read: read no more from this client, and cut it if that lasts."""
@@ -161,33 +166,62 @@ class _Connection(asyncio.Protocol):
 
     async def close(self) -> None:
         """Cut the calls still under way, let them say so, then hang up."""
-        for call in self._calls:
-            call.cancel()
-        if self._calls:
-            await asyncio.wait(self._calls, timeout=LAST_WORD_S)
+        for worker in self._workers:
+            worker.cancel()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=LAST_WORD_S)
         self._transport.close()
 
     def _start_calls(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._lines and len(self._calls) < IN_FLIGHT_LIMIT and self._may_write.is_set():
-            call = loop.create_task(self._serve(self._lines.popleft()))
-            self._calls.add(call)
-            call.add_done_callback(self._call_ended)
+        """See that somebody works on the waiting lines, and that no more are read than can be worked on."""
+        if self._lines and self._may_write.is_set() and not self._waking:
+            self._call_a_worker()
         if self._transport.is_closing():
             return
-        if self._lines or not self._may_write.is_set():
+        if len(self._lines) > IN_FLIGHT_LIMIT or not self._may_write.is_set():
             self._transport.pause_reading()
         elif not self._transport.is_reading():
             self._transport.resume_reading()
 
-    def _call_ended(self, call: asyncio.Task[None]) -> None:
-        self._calls.discard(call)
-        if self._lines:
+    def _call_a_worker(self) -> None:
+        if self._idle:
+            self._waking = True
+            self._idle.pop().set_result(None)
+        elif len(self._workers) < IN_FLIGHT_LIMIT:
+            self._waking = True
+            worker = asyncio.get_running_loop().create_task(self._work(), name="operator's calls")
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        """Serve lines one after the other; whenever one has to wait for something, another worker goes on with the next.
+
+        A task for each line would be simpler, and costs as much as a small call itself.
+        """
+        while True:
+            self._waking = False
+            served = 0
+            while self._lines and self._may_write.is_set():
+                line = self._lines.popleft()
+                self._start_calls()
+                self._busy += 1
+                try:
+                    await self._serve(line)
+                finally:
+                    self._busy -= 1
+                served += 1
+                if served % TURN == 0:
+                    await asyncio.sleep(0)
             self._start_calls()
-        self._close_when_done()
+            self._close_when_done()
+            if len(self._idle) >= IDLE_WORKERS:
+                return
+            waiting = asyncio.get_running_loop().create_future()
+            self._idle.append(waiting)
+            await waiting
 
     def _close_when_done(self) -> None:
-        if self._input_over and not self._calls and not self._lines and not self._mailbox.patterns:
+        if self._input_over and not self._busy and not self._lines and not self._mailbox.patterns:
             self._transport.close()
 
     async def _serve(self, line: bytes) -> None:

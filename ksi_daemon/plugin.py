@@ -87,30 +87,17 @@ class Hub(Protocol):
     def notify(self, event: str, data: Any, *, principal: Principal, parent: "Context | None" = None) -> Notice: ...
 
 
-class Context:
+class Context(msgspec.Struct, eq=False):
     """Who calls, on whose behalf, as part of what; and the way to the rest of the hub, with the caller's rights."""
 
-    __slots__ = ("_hub", "call_id", "correlation_id", "depth", "event", "home", "parent_id", "principal")
-
-    def __init__(
-        self,
-        home: Home,
-        hub: Hub,
-        principal: Principal,
-        event: str,
-        call_id: str,
-        correlation_id: str,
-        parent_id: str | None,
-        depth: int,
-    ) -> None:
-        self.home = home
-        self._hub = hub
-        self.principal = principal
-        self.event = event
-        self.call_id = call_id
-        self.correlation_id = correlation_id
-        self.parent_id = parent_id
-        self.depth = depth
+    home: Home
+    hub: Hub
+    principal: Principal
+    event: str
+    call_id: str
+    correlation_id: str
+    parent_id: str | None = None
+    depth: int = 0
 
     @property
     def database(self) -> Database:
@@ -138,14 +125,14 @@ class Context:
 
     async def call(self, event: str, data: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """Call another event with the caller's rights, as part of this call; returns its result as plain data."""
-        answer = await self._hub.call(
+        answer = await self.hub.call(
             event, dict(data or {}), principal=self.principal, parent=self, timeout_s=timeout_s
         )
         return msgspec.json.decode(answer)
 
     def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
         """Say that something has happened. Never waits; only notices that this plugin declared."""
-        return self._hub.notify(event, dict(data or {}), principal=self.principal, parent=self)
+        return self.hub.notify(event, dict(data or {}), principal=self.principal, parent=self)
 
 
 HandlerFunction = Callable[..., Awaitable[Result]]

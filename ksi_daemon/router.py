@@ -5,7 +5,6 @@ The order of the steps in `call` is a security property, so it is one function w
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,39 +38,27 @@ class Limits(msgspec.Struct):
     expose_error_details: bool = False
 
 
-class Tally:
-    """How many calls are under way, and a way to wait until none is."""
-
-    __slots__ = ("_idle", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._idle: asyncio.Future[None] | None = None
-
-    def leave(self) -> None:
-        """One less; wakes `idle` at the last one."""
-        self.count -= 1
-        if self.count == 0 and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
-
-    async def idle(self, limit_s: float) -> bool:
-        """Wait until no call is under way; False when `limit_s` passed first."""
-        if self.count == 0:
-            return True
-        self._idle = asyncio.get_running_loop().create_future()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle, limit_s)
-        return self.count == 0
-
-
 class Owner:
-    """A running plugin as the router sees it: its home, and its calls under way."""
+    """A running plugin as the router sees it: its home, and how many of its calls are under way."""
 
-    __slots__ = ("home", "in_flight")
+    __slots__ = ("_idle", "home", "in_flight")
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        self.in_flight = Tally()
+        self.in_flight = 0
+        self._idle: asyncio.Event | None = None
+
+    def end_call(self) -> None:
+        """One call less; wakes `idle` at the last one."""
+        self.in_flight -= 1
+        if self._idle is not None and self.in_flight == 0:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no call is under way."""
+        while self.in_flight:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
 
 
 class Route:
@@ -98,18 +85,32 @@ class Router:
         self.origin = origin
         self.log = log
         self.stopping = False
-        self.in_flight = Tally()
         self.catalogue_version = 0
-        self._routes: Mapping[str, Route] = MappingProxyType({})
+        self._routes: dict[str, Route] = {}
 
     @property
     def routes(self) -> Mapping[str, Route]:
         """The catalogue as it is now; a new mapping replaces it, it never changes in your hands."""
-        return self._routes
+        return MappingProxyType(self._routes)
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls are under way."""
+        return sum(owner.in_flight for owner in self._owners())
+
+    async def idle(self, limit_s: float) -> bool:
+        """Wait until no call is under way; False when `limit_s` passed first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*(owner.idle() for owner in self._owners()))
+        return self.in_flight == 0
+
+    def _owners(self) -> set[Owner]:
+        return {route.owner for route in self._routes.values()}
 
     def replace_routes(self, routes: Mapping[str, Route]) -> None:
         """Swap the whole catalogue at once. Calls under way keep the handlers they found."""
-        self._routes = MappingProxyType(dict(routes))
+        self._routes = dict(routes)
         self.catalogue_version += 1
 
     async def call(
@@ -123,12 +124,22 @@ class Router:
         timeout_s: float | None = None,
     ) -> bytes:
         """Send an event to the one handler that owns it; returns its result, encoded. Raises only `KsiError` or cancellation."""
-        with _Observed(self, event, principal, parent, correlation_id) as observed:
-            route = self._find(event, observed.context)
-            context = observed.found(route)
+        call_id = new_id()
+        if parent is None:
+            context = Context(NOWHERE, self, principal, event, call_id, correlation_id or call_id)
+        else:
+            context = Context(
+                NOWHERE, self, principal, event, call_id, parent.correlation_id, parent.call_id, parent.depth + 1
+            )
+        started_s = self.deadlines.clock()
+        with _Observed(self, context, started_s) as observed:
+            route = observed.route = self._find(event, context)
             self._permit(principal, route, parent)
             handler = route.handler
-            with Deadline(self.deadlines, observed.started_s, self._time_for(handler, timeout_s)):
+            limit_s = handler.traits.timeout_s or self.limits.call_timeout_s
+            if timeout_s is not None:
+                limit_s = min(limit_s, timeout_s)
+            with Deadline(self.deadlines, started_s + limit_s, limit_s):
                 params = handler.parse(data)
                 result = await handler.invoke(context, params)
             answer = handler.encode(result)
@@ -176,6 +187,7 @@ class Router:
         return notice, self.bus.deliver(notice)
 
     def _find(self, event: str, call: Context) -> Route:
+        """The event's owner; from here on the call is one of its own, until the scope around it ends."""
         if call.depth > DEPTH_LIMIT:
             raise TooDeep(f"{event} is nested {call.depth} deep: calls and notices answer each other in a loop")
         route = self._routes.get(event)
@@ -183,6 +195,8 @@ class Router:
             raise UnknownEvent(
                 f"no plugin owns the event {event[:100]!r}", hint="`ksi events ls` shows the events there are"
             )
+        route.owner.in_flight += 1
+        call.home = route.owner.home
         return route
 
     def _permit(self, principal: Principal, route: Route, parent: Context | None) -> None:
@@ -190,49 +204,24 @@ class Router:
         if self.stopping and parent is None:
             raise Unavailable("the daemon is stopping", hint="try again when `ksi status` says that it runs")
 
-    def _time_for(self, handler: Handler, asked_s: float | None) -> float:
-        allowed = handler.traits.timeout_s or self.limits.call_timeout_s
-        return allowed if asked_s is None else min(asked_s, allowed)
 
-
-class _Observed:
+class _Observed(msgspec.Struct, eq=False):
     """The scope around a whole call. It sees success, refusals, crashes and cancellation, and records each as what it was."""
 
-    __slots__ = ("_router", "_time_s", "context", "result_bytes", "route", "started_s")
-
-    def __init__(
-        self, router: Router, event: str, principal: Principal, parent: Context | None, correlation_id: str | None
-    ) -> None:
-        self._router = router
-        self.route: Route | None = None
-        self.result_bytes = 0
-        call_id = new_id()
-        if parent is None:
-            self.context = Context(NOWHERE, router, principal, event, call_id, correlation_id or call_id, None, 0)
-        else:
-            self.context = Context(
-                NOWHERE, router, principal, event, call_id, parent.correlation_id, parent.call_id, parent.depth + 1
-            )
+    router: Router
+    context: Context
+    started_s: float
+    route: Route | None = None
+    result_bytes: int = 0
 
     def __enter__(self) -> Self:
-        self._time_s = time.time()
-        self.started_s = self._router.deadlines.clock()
-        self._router.in_flight.count += 1
         return self
-
-    def found(self, route: Route) -> Context:
-        """From here on the call is its owner's; returns what the handler gets to know."""
-        self.route = route
-        route.owner.in_flight.count += 1
-        self.context.home = route.owner.home
-        return self.context
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._router.in_flight.leave()
         if self.route is not None:
-            self.route.owner.in_flight.leave()
+            self.route.owner.end_call()
         if error is None:
             self._record("ok")
         elif isinstance(error, KsiError):
@@ -245,10 +234,10 @@ class _Observed:
 
     def _internal(self, error: BaseException) -> Internal:
         call = self.context
-        self._router.log.error(
+        self.router.log.error(
             "handler broke", called=call.event, call_id=call.call_id, correlation_id=call.correlation_id, exc_info=error
         )
-        told = f": {type(error).__name__}: {error}"[:500] if self._router.limits.expose_error_details else ""
+        told = f": {type(error).__name__}: {error}"[:500] if self.router.limits.expose_error_details else ""
         return Internal(
             f"the handler of {call.event} broke{told}",
             hint=f"the log has the details: grep {call.call_id} var/log/ksi.jsonl",
@@ -260,16 +249,15 @@ class _Observed:
         record = CallRecord(
             call.call_id,
             call.event if self.route is not None else call.event[:100],
-            self._time_s,
             call.correlation_id,
             call.parent_id,
             call.depth,
             call.principal.name,
             outcome,
-            int((self._router.deadlines.clock() - self.started_s) * 1_000_000),
+            int((self.router.deadlines.clock() - self.started_s) * 1_000_000),
             self.result_bytes,
         )
-        self._router.journal.add_call(record, None if self.route is None else self.route.counts)
+        self.router.journal.add_call(record, None if self.route is None else self.route.counts)
 
 
 def _is_being_cancelled() -> bool:

@@ -124,8 +124,9 @@ class RunningPlugin:
         """Close it; returns how many of its calls were still under way when the patience ended."""
         self._listening.cancel()  # a successor hears the notices from now on
         if drain_s:
-            await self.owner.in_flight.idle(drain_s)
-        left = self.owner.in_flight.count
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.owner.idle(), drain_s)
+        left = self.owner.in_flight
         self._stop.set()
         if self._task is not None:
             _, late = await asyncio.wait([self._task], timeout=STOP_LIMIT_S)

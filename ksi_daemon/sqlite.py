@@ -1,27 +1,23 @@
-"""The SQLite engine: one writer with a queue, a few readers, migrations that survive a kill; the only file that imports aiosqlite.
+"""The SQLite engine: one writer with a queue, a few readers; the only file that imports aiosqlite.
 
-A database is never silently replaced: a file that is corrupt, cut, empty, foreign, newer, or gone though it once existed is
-refused with the way out in the message. Deciding what to do about that is left to the callers.
+Making, checking and migrating the file is `database_file`'s business.
 """
 
 import asyncio
-import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 
+from ksi_daemon.database_file import prepare_file, statements
 from ksi_daemon.errors import BadData
 
-APPLICATION_ID = 0x4B534931  # "KSI1": tells our files from any other SQLite database
-QUICK_CHECK_LIMIT_BYTES = 256_000_000  # above this a whole check would delay the start; `ksi doctor` still makes it
 READERS = 2
 GROUP_LIMIT = 256
-WAL_MAGIC = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 
 Row = sqlite3.Row
 
@@ -229,7 +225,7 @@ class Database:
 @asynccontextmanager
 async def open_database(path: Path, migrations: Sequence[str]) -> AsyncIterator[Database]:
     """Open a database, made or brought up to date first. Raises `BadData` rather than trust a damaged file."""
-    await asyncio.to_thread(_prepare_file, path, migrations)
+    await asyncio.to_thread(prepare_file, path, migrations)
     async with AsyncExitStack() as stack:
         writer = await _connect(path)
         stack.push_async_callback(writer.close)
@@ -258,131 +254,3 @@ async def _connect(path: Path) -> aiosqlite.Connection:
     ):
         await connection.execute(f"PRAGMA {pragma}")
     return connection
-
-
-def _prepare_file(path: Path, migrations: Sequence[str]) -> None:
-    """Check what is there, make what is not, migrate what is old."""
-    marker = path.with_name(path.name + ".created")
-    if path.exists():
-        _refuse_damage(path, len(migrations))
-    elif marker.exists():
-        raise BadData(
-            f"{path} is gone, though {marker.name} shows that it once held data. Restore it from a backup; "
-            f"or, to start with an empty one, remove '{marker}' and start again."
-        )
-    else:
-        _create(path)
-    with _opened(path) as connection:
-        _migrate(connection, migrations)
-        connection.execute("PRAGMA journal_mode = WAL")
-    if not marker.exists():
-        _write_durably(marker, b"The database beside this file holds data: it must not be missing.\n")
-
-
-def _refuse_damage(path: Path, newest: int) -> None:
-    way_out = f"Restore it from a backup; or, to start with an empty one, move '{path}' and '{path.name}.created' away."
-    if path.stat().st_size == 0:
-        raise BadData(f"{path} is empty: it was cut or replaced. {way_out}")
-    wal = path.with_name(path.name + "-wal")
-    if wal.exists() and wal.stat().st_size > 0 and not _starts_like_a_log(wal):
-        raise BadData(f"{wal} is not a write-ahead log: changes that were in it are lost. {way_out}")
-    try:
-        with _opened(path) as connection:
-            application = connection.execute("PRAGMA application_id").fetchone()[0]
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            sound = "ok"
-            if path.stat().st_size <= QUICK_CHECK_LIMIT_BYTES:
-                sound = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        raise BadData(f"{path} is damaged ({error}). {way_out}") from error
-    if sound != "ok":
-        raise BadData(f"{path} is damaged ({sound}). {way_out}")
-    if application != APPLICATION_ID:
-        raise BadData(f"{path} is a SQLite database, but none that KSI made. {way_out}")
-    if version > newest:
-        raise BadData(
-            f"{path} has schema {version}, this program knows {newest}: a newer KSI wrote it. Run that version, or restore an older backup."
-        )
-
-
-def _starts_like_a_log(wal: Path) -> bool:
-    with wal.open("rb") as log:
-        return log.read(4) in WAL_MAGIC
-
-
-def _create(path: Path) -> None:
-    """Under another name first, so that a kill half-way never leaves an empty file that looks like lost data."""
-    unfinished = path.with_name(path.name + ".new")
-    unfinished.unlink(missing_ok=True)
-    os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    with _opened(unfinished) as connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    unfinished.rename(path)
-    _sync_folder(path.parent)
-
-
-def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
-    """Each step in one transaction with its number: after a kill it is all there or not at all."""
-    done: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    for number, script in enumerate(migrations[done:], start=done + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for statement in statements(script):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number}")
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise BadData(
-                f"migration {number} of {connection_path(connection)} failed: {error}. Nothing of it was kept."
-            ) from error
-
-
-def statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: `executescript` would commit before it starts."""
-    rest = ""
-    for piece in script.split(";"):
-        rest += piece
-        if sqlite3.complete_statement(rest + ";"):
-            if rest.strip():
-                yield rest.strip()
-            rest = ""
-        else:
-            rest += ";"
-    if rest.strip(" ;\n\t"):
-        yield rest.strip()
-
-
-def connection_path(connection: sqlite3.Connection) -> str:
-    """The file a connection has open."""
-    return str(connection.execute("PRAGMA database_list").fetchone()[2])
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A blocking connection for the start, closed at the end."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.execute("PRAGMA synchronous = FULL")
-        yield connection
-    finally:
-        connection.close()
-
-
-def _write_durably(path: Path, content: bytes) -> None:
-    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(handle, content)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

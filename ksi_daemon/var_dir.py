@@ -64,7 +64,13 @@ class Lock:
         self._file = -1
 
     def __enter__(self) -> Self:
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise BadSettings(
+                f"{self.path} cannot be opened ({error.strerror}). It must be a plain file that the hub may write: "
+                "mend that, or give the hub another folder with KSI_VAR_DIR=/some/where."
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -1,7 +1,6 @@
 """Names for shell completion, asked of the daemon. A daemon that is down or slow completes nothing, silently."""
 
 import os
-import re
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -9,6 +8,7 @@ from ksi_client.errors import KsiError
 from ksi_client.sync_client import SyncClient
 
 _PATIENCE_S = 0.5
+_PUT_ASIDE = "_KSI_COMPLETE_AFTER"
 
 
 def complete_events(incomplete: str) -> list[str]:
@@ -22,27 +22,30 @@ def complete_plugins(incomplete: str) -> list[str]:
 
 
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
-    """Undo bash's cutting of words at colons, so that `system:ec` is one word again.
+    """Undo bash's cutting of words at colons, before typer counts the words.
 
-    bash hands `system`, `:` and `ec` over as three words, joined here before typer counts them.
+    bash hands `system:ec` over as `system`, `:` and `ec`, and replaces only `ec`. So `system:` is put aside, to be
+    looked for in names and left out of what is offered.
     """
-    if environment.get("_KSI_COMPLETE") != "complete_bash" or "COMP_WORDS" not in environment:
+    if environment.get("_KSI_COMPLETE") != "complete_bash":
         return
-    words = environment["COMP_WORDS"].splitlines() if "\n" in environment["COMP_WORDS"] else None
-    text = environment["COMP_WORDS"] if words is None else " ".join(words)
-    cuts = len(re.findall(r" : ?", text))
-    joined = re.sub(r" : ?", ":", text)
-    if cuts:
-        environment["COMP_WORDS"] = joined
-        environment["COMP_CWORD"] = str(len(joined.split(" ")) - 1)
+    cut = environment.get("COMP_WORDS", "").split("\n")[: int(environment.get("COMP_CWORD", "0")) + 1]
+    words: list[str] = []
+    for word in cut:
+        if words and (word == ":" or words[-1].endswith(":")):
+            words[-1] += word
+        else:
+            words.append(word)
+    if len(words) < len(cut):
+        head, colon, words[-1] = words[-1].rpartition(":")
+        environment[_PUT_ASIDE] = head + colon
+        environment["COMP_WORDS"] = "\n".join(words)
+        environment["COMP_CWORD"] = str(len(words) - 1)
 
 
 def _for_shell(names: list[str], incomplete: str) -> list[str]:
-    """What to offer. bash replaces only what follows the last colon, so it gets only that."""
-    matching = [name for name in names if name.startswith(incomplete)]
-    if os.environ.get("_KSI_COMPLETE") == "complete_bash" and ":" in incomplete:
-        return [name.rpartition(":")[2] for name in matching]
-    return matching
+    aside = os.environ.get(_PUT_ASIDE, "")
+    return [name.removeprefix(aside) for name in names if name.startswith(aside + incomplete)]
 
 
 def _ask(event: str) -> dict[str, Any]:

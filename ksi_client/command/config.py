@@ -6,7 +6,7 @@ import typer
 
 from ksi_client.command.fault import BAD_CONFIG, Fault
 from ksi_client.command.screen import Screen
-from ksi_client.command.settings import check_settings
+from ksi_client.command.settings import check_settings, refuse_bad_settings
 from ksi_client.command.verb import Verb, verb_app
 from ksi_client.errors import Invalid, Unreachable
 from ksi_client.sync_client import SyncClient
@@ -23,6 +23,7 @@ def show_settings(context: typer.Context) -> None:
         with SyncClient() as client:
             found = client.send("config:show")
     except Unreachable:
+        refuse_bad_settings()
         found = check_settings()
         screen.note("no daemon is running; these are the settings it would start with")
     _print(screen, found)

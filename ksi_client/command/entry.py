@@ -37,6 +37,8 @@ def _run_verb(screen: Screen) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None  # typer would have us end with 1; see _reader_left
         return _exit_code(end.code)
     except typer.TyperException as error:
         _explain_usage(error)

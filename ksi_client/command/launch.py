@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from ksi_client.command.fault import ALREADY_RUNNING, BAD_DATA, FAILED, TIMED_OUT, Fault
+from ksi_client.command.fault import ALREADY_RUNNING, BAD_CONFIG, BAD_DATA, FAILED, TIMED_OUT, Fault
 from ksi_client.command.lock import holder
 from ksi_client.paths import config_file, output_file
 
@@ -69,8 +69,11 @@ class Detached:
         self.output.seek(max(self._began_at, self.output.seek(0, os.SEEK_END) - _TAIL_BYTES))
         said = self.output.read().decode(errors="replace").strip()
         code = code if code > 0 else FAILED
-        what = {BAD_DATA: "bad data", ALREADY_RUNNING: "already running"}.get(code, f"exit {code}")
-        return Fault(f"the daemon did not start ({what})" + (f":\n{said}" if said else ""), exit_code=code)
+        what = {BAD_DATA: "bad data", ALREADY_RUNNING: "already running", BAD_CONFIG: "bad settings"}.get(
+            code, f"exit {code}"
+        )
+        hint = "ksi config check" if code == BAD_CONFIG else "ksi doctor"
+        return Fault(f"the daemon did not start ({what})" + (f":\n{said}" if said else ""), exit_code=code, hint=hint)
 
 
 def _open_output(var: Path) -> IO[bytes]:

@@ -62,9 +62,9 @@ async def test_nobody_is_not_greeted() -> None:
 
 def write_plugin(name: str, folder: Path) -> list[Path]:
     """Make `folder/name` with the plugin and its test; nothing that exists is touched."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) or keyword.iskeyword(name):
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", name) or keyword.iskeyword(name):
         raise Fault(
-            f"{name!r} cannot name a plugin: small letters, digits and _, beginning with a letter, no Python keyword",
+            f"{name!r} cannot name a plugin: at most 32 small letters, digits and _, beginning with a letter, no Python keyword",
             exit_code=USAGE,
             hint="ksi plugins new weather",
         )

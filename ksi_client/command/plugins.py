@@ -8,6 +8,7 @@ import typer
 from ksi_client.command.complete import complete_plugins
 from ksi_client.command.screen import Screen
 from ksi_client.command.verb import Verb, verb_app
+from ksi_client.errors import KsiError
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
 
@@ -92,8 +93,21 @@ def new_plugin(
         return
     for path in written:
         screen.line(visible(str(path)))
-    screen.note(
-        f"next: pytest {written[1]}\n"
-        f"      ksi plugins reload {name}      (or ksi restart, when {folder} is new to the daemon)\n"
-        f"      ksi send {name}:greet who=Ada"
-    )
+    screen.note("\n      ".join([f"next: pytest {written[1]}", *_ways_to_load(name, folder.absolute())]))
+
+
+def _ways_to_load(name: str, folder: Path) -> list[str]:
+    """The commands that bring a new plugin to life, which depend on where the running daemon looks."""
+    try:
+        with SyncClient(timeout_s=2) as client:
+            searched = [Path(place).absolute() for place in client.send("plugin:list").get("folders", ())]
+        running = True
+    except KsiError:
+        searched, running = [], False
+    loading = [f"ksi plugins reload {name}"]
+    if folder not in searched:
+        loading = [
+            f'plugin_dirs = ["{folder}"] in ksi.toml, unless the daemon looks there already',
+            "ksi restart" if running else "ksi start --wait",
+        ]
+    return [*loading, f"ksi send {name}:greet who=Ada"]

@@ -103,6 +103,8 @@ class Screen:
             return
         print(f"ksi: {visible(str(error['message']), multiline=True)}", file=sys.stderr)
         for field in known.get("fields", ()):
+            if str(field.get("problem")) in error["message"]:
+                continue  # the message has said it
             print(f"  {visible(field.get('field', ''))}: {visible(field.get('problem', ''))}", file=sys.stderr)
         if "hint" in known:
             print(f"  next: {visible(str(known['hint']))}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from ksi_client.command.fault import BAD_CONFIG, Fault
@@ -11,12 +12,20 @@ from ksi_client.paths import var_dir
 _PATIENCE_S = 30
 
 
-def check_settings() -> dict[str, Any]:
-    """What `python -m ksi_daemon --check-config` says: ok, settings, problems, warnings."""
+def refuse_bad_settings(config: Path | None = None) -> None:
+    """Raise when a daemon could not start with these settings."""
+    found = check_settings(config)
+    if not found.get("ok"):
+        problems = "".join(f"\n  {problem}" for problem in found.get("problems", ()))
+        raise Fault(f"the settings cannot be used:{problems}", exit_code=BAD_CONFIG, hint="ksi config check")
+
+
+def check_settings(config: Path | None = None) -> dict[str, Any]:
+    """What `python -m ksi_daemon --check-config` says of a settings file: ok, settings, problems, warnings."""
     try:
         done = subprocess.run(
             [*DAEMON, "--check-config"],
-            env=environment(var_dir()),
+            env=environment(var_dir(), config),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PATIENCE_S,

@@ -38,13 +38,17 @@ def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any], *, event: str) 
 def parse_value(key: str, text: str, schema: Any, *, definitions: Mapping[str, Any] = {}) -> Any:
     """One value. Text stays text where the schema takes text; otherwise it must be what the schema asks for."""
     kinds = list(_kinds(schema, definitions))
+    takes_text = any(kind == "string" for kind, _ in kinds)
     for kind, detail in kinds:
-        if kind != "string":
-            try:
-                return _READERS[kind](text, detail, definitions)
-            except (ValueError, RecursionError):
-                continue
-    if any(kind == "string" for kind, _ in kinds):
+        if kind == "string" or (
+            kind == "null" and takes_text
+        ):  # "null" may be meant as text; leaving the key out is null
+            continue
+        try:
+            return _READERS[kind](text, detail, definitions)
+        except (ValueError, RecursionError):
+            continue
+    if takes_text:
         return text
     expected = " or ".join(dict.fromkeys(_KINDS[kind] for kind, _ in kinds))
     raise Fault(f"{key} takes {expected}, not {text!r}", exit_code=USAGE)

@@ -105,7 +105,7 @@ async def status(ctx: Context, params: Nothing) -> Status:
         plugins={"running": len(loader.running), "broken": broken},
         events=len(router.routes),
         connections=control.connections(),
-        calls_in_flight=router.in_flight.count - 1,
+        calls_in_flight=router.in_flight - 1,
         alarms=control.alarms(),
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from ksi_daemon.errors import StartError
+from ksi_daemon.errors import BadSettings, StartError
 
 
 class _Server(uvicorn.Server):
@@ -85,6 +85,11 @@ def _last_port(remembered: Path) -> int | None:
 
 
 def _remember_port(remembered: Path, port: int) -> None:
-    handle = os.open(remembered, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        handle = os.open(remembered, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise BadSettings(
+            f"{remembered} cannot be written ({error.strerror}). Remove it, or mend the mode of its folder."
+        ) from error
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(str(port))

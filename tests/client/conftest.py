@@ -1,6 +1,9 @@
 """A small daemon of the contract's manners for the client's tests, and a way to run the `ksi` command against it."""
 
 import os
+import pty
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ksi_client.command.lock import holder
 from tests.client.fake_daemon import FakeDaemon
 
 ROOT = Path(__file__).parents[2]
@@ -62,3 +66,74 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+FAKE_DAEMON_MODULE = """
+import fcntl, json, os, signal, sys, threading
+from pathlib import Path
+from tests.client.fake_daemon import FakeDaemon
+
+var = Path(os.environ["KSI_VAR_DIR"])
+config = Path(os.environ["KSI_CONFIG"])
+bad = config.exists() and "bad" in config.read_text()
+if "--check-config" in sys.argv:
+    port = {"name": "port", "value": int(os.environ.get("KSI_PORT", "0")), "source": "default", "help": "The port."}
+    problems = ["port: not a number"] if bad else []
+    print(json.dumps({"ok": not bad, "config_file": str(config), "config_file_exists": config.exists(),
+                      "settings": [port], "problems": problems, "warnings": []}))
+    sys.exit(78 if bad else 0)
+if bad:
+    sys.exit(print("ksi.toml: port: not a number \\x1b[31m", file=sys.stderr) or 78)
+if var.stat().st_mode & 0o077:
+    sys.exit(print("var is open to others: chmod 700", file=sys.stderr) or 78)
+(var / "run").mkdir(mode=0o700, exist_ok=True)
+lock = os.open(var / "run" / "ksi.lock", os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+os.write(lock, b"%d\\n" % os.getpid())
+stopped = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: None if os.environ.get("STUBBORN") else stopped.set())
+print("serving", flush=True)
+with FakeDaemon(var / "run" / "ksi.sock") as daemon:
+    answer = daemon.answers["system:status"]
+    daemon.answers["system:status"] = lambda data: answer(data) | {"config_file": str(config)}
+    while not stopped.wait(0.05):
+        pass
+"""
+
+
+@pytest.fixture
+def installed(var: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A `python -m ksi_daemon` that starts in no time; whatever the test started is ended after it."""
+    package = tmp_path / "installed" / "ksi_daemon"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(FAKE_DAEMON_MODULE)
+    monkeypatch.setenv("PYTHONPATH", f"{package.parent}{os.pathsep}{ROOT}")
+    yield var
+    pid = holder(var)
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+
+
+def on_terminal(*words: str, stdin: str = "", **environment: str) -> tuple[int, str]:
+    """Run the command with stdout and stderr on a terminal of its own; the exit code and all that was shown."""
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "ksi_client", *words],
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"} | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+    ) as process:
+        os.close(slave)
+        shown = b""
+        while select.select([master], [], [], WAIT_S)[0]:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # the other side of the terminal is closed
+                break
+            if not piece:
+                break
+            shown += piece
+        os.close(master)
+        return process.wait(WAIT_S), shown.decode()

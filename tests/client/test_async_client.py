@@ -40,7 +40,8 @@ async def test_answers_are_matched_to_calls_whatever_their_order(daemon: FakeDae
 
     daemon.answers |= {"a:first": first, "a:second": second}
     async with Client() as client, asyncio.timeout(WAIT_S):
-        assert await asyncio.gather(client.send("a:first"), client.send("a:second")) == ["first", "second"]
+        answers: list[str] = await asyncio.gather(*map(client.send, ("a:first", "a:second")))
+    assert answers == ["first", "second"]
 
 
 async def test_hundreds_in_flight_on_one_connection_all_get_their_own_answer(daemon: FakeDaemon) -> None:
@@ -53,9 +54,10 @@ async def test_hundreds_in_flight_on_one_connection_all_get_their_own_answer(dae
 async def test_a_failed_call_raises_its_typed_error_and_others_go_on(daemon: FakeDaemon) -> None:
     daemon.answers["a:fails"] = fail(code="not_found", message="gone", hint="look elsewhere")
     async with Client() as client, asyncio.timeout(WAIT_S):
-        failed, echoed = await asyncio.gather(
-            client.send("a:fails"), client.send("system:echo", {"n": 1}), return_exceptions=True
+        outcomes: list[Any] = await asyncio.gather(
+            *(client.send(event, {"n": 1}) for event in ("a:fails", "system:echo")), return_exceptions=True
         )
+    failed, echoed = outcomes
     assert isinstance(failed, errors.NotFound)
     assert failed.hint == "look elsewhere"
     assert echoed == {"n": 1}

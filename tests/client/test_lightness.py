@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ksi_client
 from tests.client.conftest import Ksi
 from tests.client.fake_daemon import FakeDaemon
 
@@ -44,10 +45,8 @@ def test_importing_the_package_loads_none_of_its_clients_and_lists_its_names() -
 
 
 def test_a_name_the_package_does_not_have_is_an_attribute_error() -> None:
-    import ksi_client  # noqa: PLC0415
-
     with pytest.raises(AttributeError, match="no attribute 'Server'"):
-        _ = ksi_client.Server  # type: ignore[attr-defined]
+        _ = ksi_client.Server
 
 
 def median_s(command: list[str]) -> float:

@@ -1,5 +1,6 @@
 """The blocking client against a fake daemon: answers, deadlines, restarts and notices."""
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -49,9 +50,6 @@ def test_without_a_daemon_the_error_says_what_why_and_what_next(var: Path) -> No
 
 def test_a_socket_left_over_by_a_dead_daemon_is_named_as_such(daemon: FakeDaemon) -> None:
     daemon.stop()
-    Path(daemon.path).parent.mkdir(exist_ok=True)
-    import socket  # noqa: PLC0415
-
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(daemon.path))
     with SyncClient() as client, pytest.raises(errors.Unreachable, match="left over"):

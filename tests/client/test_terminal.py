@@ -12,7 +12,9 @@ from ksi_client.command.readable import duration, plain_table, readable
 from ksi_client.terminal import json_text, visible
 
 UNSAFE = {"Cc", "Cf", "Zl", "Zp", "Co", "Cs"}
-ANY_TEXT = st.text(st.characters(), max_size=60) | st.text("\x1b[]31m\u202e\u200b\x9b\x07\\\r\n\té" + "\U000e0041\ud800")
+ANY_TEXT = st.text(st.characters(), max_size=60) | st.text(
+    "\x1b[]31m\u202e\u200b\x9b\x07\\\r\n\té" + "\U000e0041\ud800"
+)
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ANY_TEXT, inner, max_size=4),
@@ -87,7 +89,8 @@ def test_a_plain_table_is_aligned_and_cuts_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (75, "1 min 15 s"), (7300, "2 h 1 min"), (9e5, "10 d 10 h")]
+    ("seconds", "said"),
+    [(0.04, "0.0 s"), (59.9, "59.9 s"), (75, "1 min 15 s"), (7300, "2 h 1 min"), (9e5, "10 d 10 h")],
 )
 def test_a_duration_is_said_in_two_units(seconds: float, said: str) -> None:
     assert duration(seconds) == said

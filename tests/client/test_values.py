@@ -1,5 +1,7 @@
 """`key=value` words read by an event's schema."""
 
+import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -123,7 +125,5 @@ def test_text_for_a_string_is_never_changed(text: str) -> None:
 
 @given(st.text(), st.sampled_from(["integer", "number", "boolean", "array", "object", "null", "any"]))
 def test_no_text_breaks_the_reading_of_any_type(text: str, kind: str) -> None:
-    try:
-        parse_value("key", text, {"type": kind})
-    except Fault as fault:
-        assert fault.exit_code == 2
+    with contextlib.suppress(Fault):
+        json.dumps(parse_value("key", text, {"type": kind}), allow_nan=False)

@@ -1,0 +1,46 @@
+"""`scripts/bench SUITE`: runs a suite, prints its table, writes JSON if asked, and exits 1 when a limit is missed."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from scripts.benchmarks import hub
+from scripts.benchmarks.figure import machine, table
+
+SUITES = {"hub": hub.measure}
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure the promised figures.")
+    parser.add_argument("suite", choices=sorted(SUITES))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--quick", action="store_true", help="few and short rounds: shows that it runs, not how fast")
+    arguments = parser.parse_args()
+    before = machine()
+    figures = SUITES[arguments.suite](quick=arguments.quick)
+    print(table(figures))
+    libraries = ", ".join(f"{name} {number}" for name, number in before["libraries"].items())
+    print(f"\n{before['processor']}, {before['cores']} cores, load {before['load_1min']} before, {before['system']}")
+    print(f"Python {before['python']}, {libraries}")
+    missed = [figure.name for figure in figures if figure.verdict == "MISSED"]
+    if arguments.json is not None:
+        document = {
+            "suite": arguments.suite,
+            "quick": arguments.quick,
+            "ok": not missed,
+            "machine": before,
+            "figures": [figure.as_dict() for figure in figures],
+        }
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    if arguments.quick:
+        print("quick: too short to judge by, so the exit code is 0")
+        return 0
+    if missed:
+        print(f"missed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
