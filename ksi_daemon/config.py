@@ -140,7 +140,7 @@ def _from_file(path: Path) -> tuple[dict[str, Any], list[str]]:
         return {}, []
     except (OSError, UnicodeDecodeError) as error:
         return {}, [f"{path} cannot be read: {error}"]
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         return {}, [f"{path} is not valid TOML: {error}"]
     problems = [
         f"{path.name}: unknown setting {name!r}{_nearest(name)}" for name in table if name not in Settings.model_fields
@@ -161,11 +161,13 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
         if not variable.startswith("KSI_") or variable in NOT_SETTINGS:
             continue
         if name not in Settings.model_fields:
-            warnings.append(f"the variable {variable} is no setting{_nearest(name, 'KSI_')}; it is ignored")
+            warnings.append(f"the variable {variable} is ignored: it is no setting{_nearest(name, 'KSI_')}")
         elif name in ("plugin_dirs", "plugins_disabled"):
             values[name] = [part for part in text.replace(os.pathsep, ",").split(",") if part]
-        elif text == "" and name != "var_dir":
+        elif text == "" and name != "var_dir":  # which, empty, means the default to the command too
             problems.append(f"{variable} is empty: give it a value or unset it")
+        elif text == "":
+            continue
         else:
             values[name] = text
     return values, warnings, problems

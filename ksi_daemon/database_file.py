@@ -41,9 +41,11 @@ def _refuse_damage(path: Path, newest: int) -> None:
     size = path.stat().st_size
     if size == 0:
         raise BadData(f"{path} is empty: it was cut or replaced. {way_out}")
+    if not _starts_with(path, b"SQLite format 3\x00"):
+        raise BadData(f"{path} is not a database any more: its beginning was overwritten. {way_out}")
     wal = path.with_name(path.name + "-wal")
     has_log = wal.exists() and wal.stat().st_size > 0
-    if has_log and not _starts_like_a_log(wal):
+    if has_log and not _starts_with(wal, *WAL_MAGIC):
         raise BadData(f"{wal} is not a write-ahead log: changes that were in it are lost. {way_out}")
     if not has_log and size % _page_bytes(path):
         raise BadData(f"{path} ends in the middle of a page: it was cut. {way_out}")
@@ -90,9 +92,9 @@ def _opened_to_look(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def _starts_like_a_log(wal: Path) -> bool:
-    with wal.open("rb") as log:
-        return log.read(4) in WAL_MAGIC
+def _starts_with(path: Path, *beginnings: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(max(map(len, beginnings))).startswith(beginnings)
 
 
 def _create(path: Path) -> None:

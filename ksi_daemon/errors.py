@@ -25,6 +25,15 @@ A message says what happened and why; the hint says what to do next. Neither may
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+MESSAGE_LIMIT = 2_000
+FIELDS_LIMIT = 50
+
+
+def bounded(text: str) -> str:
+    """A message no longer than anyone would read; a cut is marked. Text that no encoding can carry is shown escaped."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}… (cut from {len(text):,} characters)"
+
 
 class KsiError(Exception):
     """A failed call. Handlers raise its children; the router turns anything else into `Internal`."""
@@ -43,9 +52,9 @@ class KsiError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """The form every door shows: code word, message, and hint and facts where there are any."""
-        body: dict[str, Any] = {"code": self.code, "message": self.message}
+        body: dict[str, Any] = {"code": self.code, "message": bounded(self.message)}
         if self.hint:
-            body["hint"] = self.hint
+            body["hint"] = bounded(self.hint)
         return body | self.facts()
 
 
@@ -57,7 +66,7 @@ class Invalid(KsiError):
 
     def __init__(self, message: str, *, hint: str | None = None, fields: Sequence[Mapping[str, str]] = ()) -> None:
         super().__init__(message, hint=hint)
-        self.fields = [dict(field) for field in fields]
+        self.fields = [{name: bounded(text) for name, text in field.items()} for field in fields[:FIELDS_LIMIT]]
 
     def facts(self) -> dict[str, Any]:
         return {"fields": self.fields} if self.fields else {}

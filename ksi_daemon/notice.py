@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -44,4 +45,10 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
 
 def iso_time(time_s: float) -> str:
     """Seconds since the epoch as ISO text in UTC, to the microsecond."""
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    second, microseconds = divmod(round(time_s * 1_000_000), 1_000_000)
+    return f"{_second_text(second)}.{microseconds:06}Z"
+
+
+@lru_cache(maxsize=64)
+def _second_text(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -27,6 +27,7 @@ NESTING_LIMIT = 64
 IN_FLIGHT_LIMIT = 64  # per connection; beyond it the connection is not read until some are answered
 UNREAD_LIMIT_BYTES = 1_000_000
 UNREAD_LIMIT_S = 10.0
+BACKLOG = 1024
 IDLE_WORKERS = 4
 TURN = 64  # lines one connection may have served before others get a turn
 LAST_WORD_S = 0.5
@@ -70,7 +71,9 @@ class OperatorSocket:
     async def listening(self, path: Path) -> AsyncIterator[None]:
         """Serve on `path` until left; then refuse newcomers and close every connection."""
         listener = _bind(path)
-        server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(self), sock=listener)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: _Connection(self), sock=listener, backlog=BACKLOG
+        )
         try:
             yield
         finally:
@@ -85,17 +88,19 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, door: OperatorSocket) -> None:
         self._door = door
-        self._buffer = bytearray()
+        self._rest = b""  # the beginning of a line
         self._skipping = False  # inside a line that was too long
         self._lines: deque[bytes] = deque()
         self._workers: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False  # a worker was called that has not come yet: one at a time is enough
         self._busy = 0
+        self._flushing = False
         self._input_over = False
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._cut: asyncio.TimerHandle | None = None
+        self._unsent: list[bytes] = []  # answers of this turn of the loop, sent in one write
         self._transport: asyncio.Transport
         self._mailbox: Mailbox
         self._pump: asyncio.Task[None] | None = None
@@ -106,6 +111,7 @@ class _Connection(asyncio.Protocol):
         if uid not in (os.geteuid(), 0):
             self._door.log.warning("a stranger was refused at the socket", uid=uid)
             self._answer(None, Forbidden(f"this hub belongs to uid {os.geteuid()}, you are uid {uid}"))
+            self._flush()
             transport.close()
             return
         transport.set_write_buffer_limits(high=UNREAD_LIMIT_BYTES)
@@ -115,21 +121,20 @@ class _Connection(asyncio.Protocol):
         self._door.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while (end := self._buffer.find(b"\n")) >= 0:
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
+        *lines, self._rest = (self._rest + data).split(b"\n") if b"\n" in data else (self._rest + data,)
+        for line in lines:
             if self._skipping:
                 self._skipping = False
-            elif end > LINE_LIMIT_BYTES:
+            elif len(line) > LINE_LIMIT_BYTES:
                 self._refuse_long_line()
-            elif line.strip():
+            elif line and not line.isspace():
                 self._lines.append(line)
-        if len(self._buffer) > LINE_LIMIT_BYTES:
+        if len(self._rest) > LINE_LIMIT_BYTES:
             if not self._skipping:
                 self._refuse_long_line()
             self._skipping = True
-            self._buffer.clear()
+        if self._skipping:
+            self._rest = b""
         self._start_calls()
 
     def eof_received(self) -> bool:
@@ -198,12 +203,16 @@ class _Connection(asyncio.Protocol):
 
         A task for each line would be simpler, and costs as much as a small call itself.
         """
+        loop = asyncio.get_running_loop()
         while True:
             self._waking = False
             served = 0
             while self._lines and self._may_write.is_set():
                 line = self._lines.popleft()
                 self._start_calls()
+                if self._unsent and not self._flushing:  # this line may have to wait; those answers must not
+                    self._flushing = True
+                    loop.call_soon(self._flush)
                 self._busy += 1
                 try:
                     await self._serve(line)
@@ -212,11 +221,12 @@ class _Connection(asyncio.Protocol):
                 served += 1
                 if served % TURN == 0:
                     await asyncio.sleep(0)
+            self._flush()
             self._start_calls()
             self._close_when_done()
             if len(self._idle) >= IDLE_WORKERS:
                 return
-            waiting = asyncio.get_running_loop().create_future()
+            waiting = loop.create_future()
             self._idle.append(waiting)
             await waiting
 
@@ -244,16 +254,23 @@ class _Connection(asyncio.Protocol):
             self._answer(
                 request.id, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part")
             )
+            self._flush()
             raise
         else:
-            self._transport.write(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
+            self._unsent.append(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._unsent and not self._transport.is_closing():
+            self._transport.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     def _answer(self, request_id: str | int | None, error: KsiError) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(_encode({"id": request_id, "ok": False, "error": error.as_dict()}) + b"\n")
+        self._unsent.append(_encode({"id": request_id, "ok": False, "error": error.as_dict()}) + b"\n")
 
     def _refuse_long_line(self) -> None:
         self._answer(None, TooLarge(f"a line may have at most {LINE_LIMIT_BYTES:,} bytes", hint="send less at once"))
+        self._flush()
 
     async def _send_notices(self) -> None:
         told = 0
@@ -336,5 +353,5 @@ def _bind(path: Path) -> socket.socket:
                 os.close(folder)
     finally:
         os.umask(umask)
-    listener.listen(1024)
+    listener.listen(BACKLOG)
     return listener

@@ -7,8 +7,9 @@ from typing import Any
 HIDDEN = "[redacted]"
 DEPTH_LIMIT = 8
 
+WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]")
 SECRET_NAME = re.compile(
-    r"(?i)(?:^|[_\-.])(?:pass(?:word|wd|phrase)?|secret|token|authorization|api_?key|private_?key|access_?key|credential|cookie)s?(?:$|[_\-.])"
+    r"(?:^|_)(?:pass(?:word|wd|phrase)?|pwd|secret|token|authorization|api_?key|private_?key|access_?key|credential|cookie)s?(?:$|_)"
 )
 SECRET_SHAPE = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
@@ -32,9 +33,14 @@ def redact(value: Any, depth: int = 0) -> Any:
         return "[nested too deep]"
     if isinstance(value, Mapping):
         return {
-            redact(str(name), depth + 1): HIDDEN if SECRET_NAME.search(str(name)) else redact(inner, depth + 1)
+            redact(str(name), depth + 1): HIDDEN if _names_a_secret(str(name)) else redact(inner, depth + 1)
             for name, inner in value.items()
         }
     if isinstance(value, list | tuple | set | frozenset):
         return [redact(inner, depth + 1) for inner in value]
     return SECRET_SHAPE.sub(HIDDEN, str(value))
+
+
+def _names_a_secret(name: str) -> bool:
+    """`X-Api-Key`, `apiKey` and `api_key` are one name."""
+    return SECRET_NAME.search(WORD_BREAK.sub("_", name).lower()) is not None

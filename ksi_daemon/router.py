@@ -16,7 +16,17 @@ import structlog
 
 from ksi_daemon.bus import Bus
 from ksi_daemon.deadlines import Deadline, Deadlines
-from ksi_daemon.errors import Forbidden, Internal, Invalid, KsiError, TooDeep, TooLarge, Unavailable, UnknownEvent
+from ksi_daemon.errors import (
+    Forbidden,
+    Internal,
+    Invalid,
+    KsiError,
+    TooDeep,
+    TooLarge,
+    Unavailable,
+    UnknownEvent,
+    bounded,
+)
 from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.journal import CallRecord, EventCounts, Journal
@@ -46,7 +56,7 @@ class Owner:
     def __init__(self, home: Home) -> None:
         self.home = home
         self.in_flight = 0
-        self._idle: asyncio.Event | None = None
+        self._idle: asyncio.Event | None = None  # made when somebody waits: most plugins are never waited for
 
     def end_call(self) -> None:
         """One call less; wakes `idle` at the last one."""
@@ -56,8 +66,9 @@ class Owner:
 
     async def idle(self) -> None:
         """Wait until no call is under way."""
+        self._idle = self._idle or asyncio.Event()
         while self.in_flight:
-            self._idle = asyncio.Event()
+            self._idle.clear()
             await self._idle.wait()
 
 
@@ -237,7 +248,7 @@ class _Observed(msgspec.Struct, eq=False):
         self.router.log.error(
             "handler broke", called=call.event, call_id=call.call_id, correlation_id=call.correlation_id, exc_info=error
         )
-        told = f": {type(error).__name__}: {error}"[:500] if self.router.limits.expose_error_details else ""
+        told = f": {_told(error)}" if self.router.limits.expose_error_details else ""
         return Internal(
             f"the handler of {call.event} broke{told}",
             hint=f"the log has the details: grep {call.call_id} var/log/ksi.jsonl",
@@ -248,7 +259,7 @@ class _Observed(msgspec.Struct, eq=False):
         call = self.context
         record = CallRecord(
             call.call_id,
-            call.event if self.route is not None else call.event[:100],
+            call.event if self.route is not None else bounded(call.event[:100]),
             call.correlation_id,
             call.parent_id,
             call.depth,
@@ -258,6 +269,14 @@ class _Observed(msgspec.Struct, eq=False):
             self.result_bytes,
         )
         self.router.journal.add_call(record, None if self.route is None else self.route.counts)
+
+
+def _told(error: BaseException) -> str:
+    """What an exception says of itself; even that may fail."""
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:  # noqa: BLE001 - whatever its __str__ raises
+        return type(error).__name__
 
 
 def _is_being_cancelled() -> bool:

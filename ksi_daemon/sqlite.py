@@ -5,6 +5,7 @@ Making, checking and migrating the file is `database_file`'s business.
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from typing import Any
 import aiosqlite
 
 from ksi_daemon.database_file import prepare_file, statements
-from ksi_daemon.errors import BadData
+from ksi_daemon.errors import BadData, Unavailable
 
 READERS = 2
 GROUP_LIMIT = 256
+CLOSE_LIMIT_S = 2.0
 
 Row = sqlite3.Row
 
@@ -65,7 +67,9 @@ class Database:
         self.path = path
         self.migrations = tuple(migrations)
         self._writer = writer
-        self._queue: asyncio.Queue[_Write | _Turn] = asyncio.Queue()
+        self._waiting: deque[_Write | _Turn] = deque()
+        self._arrived = asyncio.Event()
+        self._closing = False
         self._readers: asyncio.LifoQueue[aiosqlite.Connection | None] = asyncio.LifoQueue()
         self._open_readers: list[aiosqlite.Connection] = []
         for _ in range(READERS):
@@ -100,14 +104,14 @@ class Database:
 
     async def _write(self, sql: str, rows: Sequence[Sequence[Any]]) -> _Write:
         write = _Write(sql, rows, asyncio.get_running_loop().create_future())
-        self._queue.put_nowait(write)
+        self._enqueue(write)
         return await write.done
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Several statements, all or none. Other writes wait meanwhile: keep it short."""
         turn = _Turn()
-        self._queue.put_nowait(turn)
+        self._enqueue(turn)
         try:
             await turn.granted
             yield Transaction(self._writer)
@@ -143,28 +147,27 @@ class Database:
         return reader
 
     async def _write_forever(self) -> None:
-        while True:
-            job = await self._queue.get()
+        """Serve those who wait, in order, until the database closes and nobody waits any more."""
+        while self._waiting or not self._closing:
+            if not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            job = self._waiting.popleft()
             if isinstance(job, _Turn):
                 await self._give_turn(job)
                 continue
             group = [job]
-            turn: _Turn | None = None
-            while turn is None and len(group) < GROUP_LIMIT and not self._queue.empty():
-                following = self._queue.get_nowait()
-                if isinstance(following, _Turn):
-                    turn = following
-                else:
-                    group.append(following)
+            while self._waiting and len(group) < GROUP_LIMIT and isinstance(following := self._waiting[0], _Write):
+                group.append(following)
+                self._waiting.popleft()
             await self._commit(group)
-            if turn is not None:
-                await self._give_turn(turn)
 
-    def _give_up_waiting(self) -> None:
-        """The database closes: whoever still waits for the writer learns that it will not come."""
-        while not self._queue.empty():
-            job = self._queue.get_nowait()
-            (job.granted if isinstance(job, _Turn) else job.done).cancel()
+    def _enqueue(self, job: _Write | _Turn) -> None:
+        if self._closing:
+            raise Unavailable(f"the database {self.path.name} is closed")
+        self._waiting.append(job)
+        self._arrived.set()
 
     async def _commit(self, group: list[_Write]) -> None:
         """One transaction for the whole group; a statement that fails takes only its own caller down."""
@@ -173,13 +176,12 @@ class Database:
             for write in group:
                 await self._run(write)
             await self._writer.execute("COMMIT")
-        except sqlite3.Error as error:
+        except BaseException as error:
+            _fail([write.done for write in group], error)
             with suppress(sqlite3.Error):
                 await self._writer.rollback()
-            for write in group:
-                if not write.done.done():
-                    write.done.set_exception(error)
-            return
+            if not isinstance(error, Exception):
+                raise
         for write in group:
             if not write.done.done():
                 write.done.set_result(write)
@@ -194,32 +196,52 @@ class Database:
                     write.returned += await cursor.fetchall()
                     write.changed += max(0, cursor.rowcount)
             await self._writer.execute("RELEASE one_write")
-        except (sqlite3.Error, OverflowError) as error:
+        except Exception as error:
             if not self._writer.in_transaction:
                 raise
             await self._writer.execute("ROLLBACK TO one_write")
             await self._writer.execute("RELEASE one_write")
-            if not write.done.done():
-                write.done.set_exception(error)
+            _fail([write.done], error)
 
     async def _give_turn(self, turn: _Turn) -> None:
-        if turn.granted.cancelled():
-            return
+        """Hand the connection over and wait until it comes back. The other side may be cancelled at any moment of this."""
         try:
             await self._writer.execute("BEGIN IMMEDIATE")
-            turn.granted.set_result(None)
         except sqlite3.Error as error:
-            turn.granted.set_exception(error)
+            _fail([turn.granted], error)
             return
-        keep = await turn.ended
+        keep = False
+        if not turn.granted.done():
+            turn.granted.set_result(None)
+            keep = await turn.ended
         try:
             await (self._writer.commit() if keep else self._writer.rollback())
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 await self._writer.rollback()
-            turn.closed.set_exception(error)
-            return
-        turn.closed.set_result(None)
+            if keep:
+                _fail([turn.closed], error)
+        if not turn.closed.done():
+            turn.closed.set_result(None)
+
+    async def _close(self, writing: asyncio.Task[None]) -> None:
+        """Let the writer finish what is queued; whoever holds a transaction longer than that loses it."""
+        self._closing = True
+        self._arrived.set()
+        _, late = await asyncio.wait([writing], timeout=CLOSE_LIMIT_S)
+        if late:
+            writing.cancel()
+            await asyncio.wait(late)
+        for job in self._waiting:
+            (job.granted if isinstance(job, _Turn) else job.done).cancel()
+        for reader in self._open_readers:
+            await reader.close()
+
+
+def _fail(waiting: list[asyncio.Future[Any]], error: BaseException) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
 
 
 @asynccontextmanager
@@ -230,16 +252,9 @@ async def open_database(path: Path, migrations: Sequence[str]) -> AsyncIterator[
         writer = await _connect(path)
         stack.push_async_callback(writer.close)
         database = Database(path, writer, migrations)
-        task = asyncio.create_task(database._write_forever(), name=f"writer of {path.name}")
-        try:
-            yield database
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            database._give_up_waiting()
-            for reader in database._open_readers:
-                await reader.close()
+        writing = asyncio.create_task(database._write_forever(), name=f"writer of {path.name}")
+        stack.push_async_callback(database._close, writing)
+        yield database
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:

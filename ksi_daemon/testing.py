@@ -32,7 +32,7 @@ class TestHub:
         self._mailbox = mailbox
         self._principal = Principal(kind="operator", name="test", mailbox=mailbox.name)
 
-    async def call(self, event: str, **data: Any) -> Any:
+    async def call(self, event: str, /, **data: Any) -> Any:
         """Send an event as the operator; returns its result as plain data, or raises its error."""
         return msgspec.json.decode(await self.hub.router.call(event, data, principal=self._principal))
 
@@ -58,11 +58,14 @@ async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[Tes
             sources={},
             warnings=[],
         )
-        async with open_hub(read, Log(var_dir / "log" / "ksi.jsonl", read.settings.log_level), shipped=False) as hub:
-            for plugin in plugins:
-                await hub.loader.load(_found(plugin))
-            mailbox = hub.router.bus.open("test")
-            yield TestHub(hub, mailbox)
+        log = Log(var_dir / "log" / "ksi.jsonl", read.settings.log_level)
+        try:
+            async with open_hub(read, log, shipped=False) as hub:
+                for plugin in plugins:
+                    await hub.loader.load(_found(plugin))
+                yield TestHub(hub, hub.router.bus.open("test"))
+        finally:
+            log.file.close()
 
 
 def _found(plugin: Path | Plugin) -> Found:

@@ -29,17 +29,21 @@ def refuse_second(var: Path) -> None:
     """Raise when a daemon already lives on this var folder."""
     pid = holder(var)
     if pid is not None:
-        raise Fault(
-            f"a daemon is already running on {var} (pid {pid or 'unknown'})",
-            exit_code=ALREADY_RUNNING,
-            hint="ksi status, or ksi restart",
-        )
+        raise _already_running(var, pid)
+
+
+def _already_running(var: Path, pid: int | None) -> Fault:
+    who = f"pid {pid}" if pid else "pid unknown"
+    return Fault(
+        f"a daemon is already running on {var} ({who})", exit_code=ALREADY_RUNNING, hint="ksi status, or ksi restart"
+    )
 
 
 class Detached:
     """A daemon process of its own session, and where its output goes."""
 
     def __init__(self, var: Path, config: Path | None = None) -> None:
+        self._var = var
         self.output = _open_output(var)
         self._began_at = self.output.seek(0, os.SEEK_END)
         self._process = subprocess.Popen(
@@ -66,12 +70,12 @@ class Detached:
             time.sleep(_POLL_S)
 
     def _failure(self, code: int) -> Fault:
+        if code == ALREADY_RUNNING:  # another start was faster; the output is the winner's too, so it is not shown
+            return _already_running(self._var, holder(self._var))
         self.output.seek(max(self._began_at, self.output.seek(0, os.SEEK_END) - _TAIL_BYTES))
         said = self.output.read().decode(errors="replace").strip()
         code = code if code > 0 else FAILED
-        what = {BAD_DATA: "bad data", ALREADY_RUNNING: "already running", BAD_CONFIG: "bad settings"}.get(
-            code, f"exit {code}"
-        )
+        what = {BAD_DATA: "bad data", BAD_CONFIG: "bad settings"}.get(code, f"exit {code}")
         hint = "ksi config check" if code == BAD_CONFIG else "ksi doctor"
         return Fault(f"the daemon did not start ({what})" + (f":\n{said}" if said else ""), exit_code=code, hint=hint)
 

@@ -1,4 +1,4 @@
-"""Whether a daemon lives on a var folder, told by the lock it holds. Looking never disturbs a daemon that is starting."""
+"""Whether a daemon lives on a var folder, told by the lock it holds. Looking disturbs no daemon that is starting."""
 
 import fcntl
 import os

@@ -64,7 +64,7 @@ def write_plugin(name: str, folder: Path) -> list[Path]:
     """Make `folder/name` with the plugin and its test; nothing that exists is touched."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", name) or keyword.iskeyword(name):
         raise Fault(
-            f"{name!r} cannot name a plugin: at most 32 small letters, digits and _, beginning with a letter, no Python keyword",
+            f"{name!r} cannot name a plugin: at most 32 small letters, digits and _, a letter first, no Python keyword",
             exit_code=USAGE,
             hint="ksi plugins new weather",
         )

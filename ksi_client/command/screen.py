@@ -56,7 +56,7 @@ class Screen:
         print(readable(dict(facts)))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, styles: Mapping[str, str] = {}) -> None:
-        """Print rows: a drawn table on a terminal, aligned columns into a pipe. `styles` colours cells by their text."""
+        """Print rows: a drawn table on a terminal, aligned columns into a pipe. `styles`: colours by cell text."""
         cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
         if not self.colored:
             print(plain_table(columns, cells))

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,14 +48,16 @@ def test_a_name_the_package_does_not_have_is_an_attribute_error() -> None:
         _ = ksi_client.Server
 
 
-def median_s(command: list[str]) -> float:
-    """How long a command takes, as the middle of several runs."""
+def work_s(*words: str) -> float:
+    """How much processor time an interpreter needs at best: waiting for a busy machine is not counted."""
     times = []
     for _ in range(7):
-        began = time.monotonic()
-        subprocess.run(command, stdout=subprocess.DEVNULL, env=os.environ, timeout=20, check=True)
-        times.append(time.monotonic() - began)
-    return sorted(times)[len(times) // 2]
+        with subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL) as process:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        times.append(used.ru_utime + used.ru_stime)
+    return min(times)
 
 
 def test_send_and_help_are_quick(daemon: FakeDaemon, ksi: Ksi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +65,7 @@ def test_send_and_help_are_quick(daemon: FakeDaemon, ksi: Ksi, tmp_path: Path, m
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "bytecode"))
     ksi("send", "system:health")  # compiles
     ksi("--help")
-    nothing_s = median_s([sys.executable, "-c", "pass"])
-    # The house limits are 120 ms and 200 ms on an idle machine; tests run beside each other, hence the factor.
-    assert median_s([sys.executable, "-m", "ksi_client", "send", "system:health"]) - nothing_s < 3 * 0.120
-    assert median_s([sys.executable, "-m", "ksi_client", "--help"]) < 3 * 0.200
+    # The house limits are 120 ms over an empty Python, and 200 ms; half as much again for a machine under load.
+    assert work_s("-m", "ksi_client", "send", "system:health") - work_s("-c", "pass") < 1.5 * 0.120
+    assert work_s("-m", "ksi_client", "--help") < 1.5 * 0.200
     assert {request["event"] for request in daemon.requests} == {"system:health"}

@@ -5,11 +5,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ksi_client import Client, SyncClient, errors
+from ksi_client.command.lock import holder
 from tests.client.conftest import Ksi
 
 WAIT_S = 60
@@ -71,6 +73,20 @@ async def test_calls_and_notices_of_the_asyncio_client() -> None:
             await client.send("system:echo", {"txet": "hi"})
         with pytest.raises(errors.Invalid):
             await anext(client.subscribe("***"))
+
+
+def test_of_many_starts_at_once_one_wins_and_the_others_name_it(
+    var: Path, ksi: Ksi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSI_PORT", "0")
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda _: ksi("start", "--wait"), range(8)))
+    try:
+        assert sorted(start.returncode for start in done) == [0] + [75] * 7
+        winner = f"pid {holder(var)}"
+        assert all(winner in (start.stdout or start.stderr) for start in done)
+    finally:
+        ksi("stop")
 
 
 def test_the_test_of_a_new_plugin_passes(var: Path, ksi: Ksi) -> None:

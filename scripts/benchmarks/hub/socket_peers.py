@@ -1,7 +1,7 @@
 """The two small processes of the socket's measurement: the bare echo server, and the client that drives both servers.
 
-    python socket_peers.py serve SOCKET
-    python socket_peers.py drive SOCKET EXPECTED_ANSWER CONNECTIONS DEPTH SECONDS     prints requests a second
+python socket_peers.py serve SOCKET
+python socket_peers.py drive SOCKET EXPECTED_ANSWER CONNECTIONS DEPTH SECONDS     prints requests a second
 """
 
 import asyncio

@@ -32,7 +32,9 @@ def measure(quick: bool) -> list[Figure]:
                 for server, expected in ((hub, ANSWER), (echo, LINE)):
                     rates[server].append(_client(server, expected, connections, depth, length_s))
             told = f"hub {median(rates[hub]):,.0f}/s, echo {median(rates[echo]):,.0f}/s"
-            figures.append(Figure(f"socket / bare echo, {shape}", ratio(rates[hub], rates[echo]), "×", 0.4, "at least", told))
+            figures.append(
+                Figure(f"socket / bare echo, {shape}", ratio(rates[hub], rates[echo]), "×", 0.4, "at least", told)
+            )
     return figures
 
 
