@@ -13,17 +13,19 @@ from ksi_daemon.identifiers import PATTERN, matches
 from ksi_daemon.notice import Notice
 
 PATTERNS_LIMIT = 100
+WAITING_LIMIT_BYTES = 8_000_000  # per mailbox
 
 
 class Mailbox:
     """One subscriber's waiting notices."""
 
-    __slots__ = ("_bus", "_limit", "_waiter", "delivered", "dropped", "name", "patterns", "waiting")
+    __slots__ = ("_bus", "_limit", "_waiter", "delivered", "dropped", "name", "patterns", "waiting", "waiting_bytes")
 
     def __init__(self, bus: "Bus", name: str, limit: int) -> None:
         self.name = name
         self.patterns: set[str] = set()
         self.waiting: deque[Notice] = deque()
+        self.waiting_bytes = 0
         self.delivered = 0
         self.dropped = 0
         self._bus = bus
@@ -50,11 +52,12 @@ class Mailbox:
 
     def put(self, notice: Notice) -> bool:
         """Leave a notice; False when the mailbox is full and the notice was dropped."""
-        if len(self.waiting) >= self._limit:
+        if len(self.waiting) >= self._limit or self.waiting_bytes + notice.size > WAITING_LIMIT_BYTES:
             self.dropped += 1
             self._bus.dropped += 1
             return False
         self.waiting.append(notice)
+        self.waiting_bytes += notice.size
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         return True
@@ -64,14 +67,17 @@ class Mailbox:
         while not self.waiting:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        notice = self.waiting.popleft()
+        self.waiting_bytes -= notice.size
         self.delivered += 1
-        return self.waiting.popleft()
+        return notice
 
     def close(self) -> None:
         """Stop hearing; what still waits is dropped and counted."""
         self.dropped += len(self.waiting)
         self._bus.dropped += len(self.waiting)
         self.waiting.clear()
+        self.waiting_bytes = 0
         self._bus.remove(self)
 
 

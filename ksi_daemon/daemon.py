@@ -23,9 +23,9 @@ from ksi_daemon.loader import Loader
 from ksi_daemon.log import Log
 from ksi_daemon.operator_socket import OperatorSocket
 from ksi_daemon.principal import DAEMON
-from ksi_daemon.process import Signals, end_at_the_latest, greet, raise_file_limit
+from ksi_daemon.process import Signals, end_at_the_latest, greet, raise_file_limit, run_to_the_end
 from ksi_daemon.router import Limits, Router
-from ksi_daemon.running_plugin import Subscription
+from ksi_daemon.running_plugin import RunningPlugin, Subscription
 from ksi_daemon.sqlite import open_database
 from ksi_daemon.store.state import MIGRATIONS, SqliteState, StateStore
 from ksi_daemon.watchdog import Watchdog
@@ -66,7 +66,9 @@ async def open_hub(
     control = Control(
         read, router=router, log=log.logger, apply=apply, stop_requested=stop_requested or asyncio.Event()
     )
-    watchdog = Watchdog(frozenset({Router.call.__code__, Subscription._handle.__code__}), log.logger)
+    watchdog = Watchdog(
+        frozenset({Router.call.__code__, Subscription._handle.__code__, RunningPlugin._live.__code__}), log.logger
+    )
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.var_dir / "db" / "ksi.db", MIGRATIONS))
         for task in (deadlines.run(), journal.write_lines(log.write_records)):
@@ -77,7 +79,10 @@ async def open_hub(
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, StateStore: SqliteState(database),
         }  # fmt: skip
         loader = Loader(router, settings.var_dir / "plugins", log=log.logger, capabilities={}, inner=inner)
-        control.alarm_sources += [lambda: [log.file.problem] if log.file.problem else []]
+        control.alarm_sources += [
+            lambda: [log.file.problem] if log.file.problem else [],
+            lambda: [f"{deadlines.deaf} handlers ignore their cancellation"] if deadlines.deaf else [],
+        ]
         stack.push_async_callback(loader.close)
         await loader.load_core(CORE)
         if shipped:
@@ -131,11 +136,10 @@ def run(read: SettingsRead, *, terminal: bool) -> None:
     raise_file_limit()
     log = Log(read.settings.var_dir / "log" / "ksi.jsonl", read.settings.log_level, sys.stderr if terminal else None)
     log.take_standard_logging()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(read, log))
-        log.file.close()
-        sys.stdout.flush()
-        os._exit(0)  # a plugin's thread that never ends must not keep the process
+    run_to_the_end(uvloop.new_event_loop(), serve(read, log), log.logger)
+    log.file.close()
+    sys.stdout.flush()
+    os._exit(0)  # a plugin's thread that never ends must not keep the process
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

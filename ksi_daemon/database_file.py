@@ -50,7 +50,7 @@ def _refuse_damage(path: Path, newest: int) -> None:
     if not has_log and size % _page_bytes(path):
         raise BadData(f"{path} ends in the middle of a page: it was cut. {way_out}")
     try:
-        with _opened_to_look(path) as connection:
+        with _opened_to_look(path, has_log=has_log) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             sound = "ok"
@@ -78,9 +78,10 @@ def _page_bytes(path: Path) -> int:
 
 
 @contextmanager
-def _opened_to_look(path: Path) -> Iterator[sqlite3.Connection]:
+def _opened_to_look(path: Path, *, has_log: bool) -> Iterator[sqlite3.Connection]:
     """Read-only: a file that is refused must keep its bytes, and its log, for whoever mends it."""
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    how = "mode=ro" if has_log else "immutable=1"
+    connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None)
     try:
         connection.execute("PRAGMA user_version").fetchone()
     except sqlite3.OperationalError:  # a log without its index can only be read by a connection that may write

@@ -1,7 +1,7 @@
 """Deadlines for everything that runs: one sweep cancels what is overdue, instead of one timer per call.
 
 A timer costs several times what a small call does. The sweep is coarse (50 ms) and stubborn: a handler that swallows its
-cancellation is cancelled again at the next sweep.
+cancellation is cancelled again at the next sweep; after a second of that it counts as deaf, and whoever waits for it is told.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import msgspec
 from ksi_daemon.errors import TimedOut
 
 SWEEP_S = 0.05
+PATIENCE = 20  # cancellations before a handler that swallows them is left to itself
 
 
 class Deadlines:
@@ -23,6 +24,8 @@ class Deadlines:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.running: set[Deadline] = set()
+        self.deaf = 0  # how many would not end although they were told to, again and again
+        self.on_deaf: dict[asyncio.Task[Any], Callable[[], None]] = {}  # who waits for a task and must hear of that
         self.loop: asyncio.AbstractEventLoop | None = None  # once known, finding the current task is cheaper
 
     def within(self, limit_s: float) -> "Deadline":
@@ -59,9 +62,16 @@ class Deadline(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """Cancel the task inside the scope (again, if it did not listen)."""
-        if self.task is not None:
-            self.cancellations += 1
+        if self.task is None or self.cancellations > PATIENCE:
+            return
+        self.cancellations += 1
+        if self.cancellations <= PATIENCE:
             self.task.cancel()
+            return
+        self.deadlines.deaf += 1
+        tell = self.deadlines.on_deaf.get(self.task)
+        if tell is not None:
+            tell()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -75,6 +85,8 @@ class Deadline(msgspec.Struct, eq=False):
     def _uncancel(self) -> int:
         """Take our own cancellations back; what is left was somebody else's."""
         left = 0
-        for _ in range(self.cancellations):
+        if self.cancellations > PATIENCE:
+            self.deadlines.deaf -= 1
+        for _ in range(min(self.cancellations, PATIENCE)):
             left = self.task.uncancel() if self.task is not None else 0
         return left

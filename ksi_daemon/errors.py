@@ -29,9 +29,9 @@ MESSAGE_LIMIT = 2_000
 FIELDS_LIMIT = 50
 
 
-def bounded(text: str) -> str:
+def bounded(said: object) -> str:
     """A message no longer than anyone would read; a cut is marked. Text that no encoding can carry is shown escaped."""
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = str(said).encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}… (cut from {len(text):,} characters)"
 
 

@@ -59,10 +59,9 @@ def notice_as_dict(notice: Notice) -> dict[str, Any]:
     """A notice as the monitor shows it; large data is named by its size, not shown."""
     shown = notice.as_dict() | {"kind": "notice", "principal": notice.sender}
     del shown["sender"]
-    size = len(bytes(notice.raw))
-    if size > NOTICE_DATA_LIMIT_BYTES:
+    if notice.size > NOTICE_DATA_LIMIT_BYTES:
         del shown["data"]
-        shown["data_left_out_bytes"] = size
+        shown["data_left_out_bytes"] = notice.size
     return shown
 
 
@@ -126,7 +125,7 @@ class Journal:
     def add_notice(self, notice: Notice) -> None:
         """Remember a notice."""
         self._seen += 1
-        self._ring.append(notice)
+        self._ring.append(notice if notice.size <= NOTICE_DATA_LIMIT_BYTES else notice.without_data())
         self.notices[notice.event] = self.notices.get(notice.event, 0) + 1
 
     def counts_of(self, event: str) -> EventCounts:

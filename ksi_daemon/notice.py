@@ -20,6 +20,7 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
     correlation_id: str
     parent_id: str | None = None
     depth: int = 0
+    size: int = 0  # of the data, in bytes
     id: str = msgspec.field(default_factory=new_id)
     time_s: float = msgspec.field(name="at", default_factory=time.time)
 
@@ -27,6 +28,10 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
     def data(self) -> Any:
         """A fresh copy of what was said."""
         return msgspec.json.decode(self.raw)
+
+    def without_data(self) -> "Notice":
+        """The same with its size alone, for memories that must stay small."""
+        return msgspec.structs.replace(self, raw=msgspec.Raw(b"null"))
 
     def as_dict(self) -> dict[str, Any]:
         """For the wire: every field, the time as ISO text."""

@@ -5,7 +5,7 @@ docs/socket.md is the protocol. Every request ends in `router.call`; notices com
 
 import asyncio
 import os
-import re
+import select
 import socket
 import struct
 from collections import deque
@@ -17,13 +17,13 @@ from typing import Any, cast
 import msgspec
 
 from ksi_daemon.bus import Mailbox
-from ksi_daemon.errors import Cancelled, Forbidden, Invalid, KsiError, TooLarge
+from ksi_daemon.errors import Cancelled, Forbidden, Invalid, KsiError, TimedOut, TooLarge
 from ksi_daemon.identifiers import new_id
+from ksi_daemon.operator_request import Request, id_of, parse_request
 from ksi_daemon.principal import Principal
 from ksi_daemon.router import Router
 
 LINE_LIMIT_BYTES = 1_000_000
-NESTING_LIMIT = 64
 IN_FLIGHT_LIMIT = 64  # per connection; beyond it the connection is not read until some are answered
 UNREAD_LIMIT_BYTES = 1_000_000
 UNREAD_LIMIT_S = 10.0
@@ -31,30 +31,10 @@ BACKLOG = 1024
 IDLE_WORKERS = 4
 TURN = 64  # lines one connection may have served before others get a turn
 LAST_WORD_S = 0.5
+HANGUP_LOOK_S = 1.0
 SOCKET_PATH_LIMIT = 107
-CORRELATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
-class Request(msgspec.Struct, forbid_unknown_fields=True):
-    """One line from a client."""
-
-    event: str
-    data: dict[str, Any] = msgspec.field(default_factory=dict)
-    id: str | int | None = None
-    correlation_id: str | None = None
-    timeout_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.id, str) and len(self.id) > 128:
-            raise ValueError("id: at most 128 characters")
-        if self.correlation_id is not None and not CORRELATION_ID.fullmatch(self.correlation_id):
-            raise ValueError("correlation_id: 1 to 64 letters, digits and any of . _ : -")
-        if self.timeout_s is not None and not 0 < self.timeout_s <= 86_400:
-            raise ValueError("timeout_s: above 0 and at most 86400")
-
-
-_decode = msgspec.json.Decoder(Request).decode
-_decode_anything = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -87,14 +67,14 @@ class _Connection(asyncio.Protocol):
     """One client: lines in, answers and notices out, several calls under way at once."""
 
     def __init__(self, door: OperatorSocket) -> None:
+        self.deadlines = door.router.deadlines
         self._door = door
         self._rest = b""  # the beginning of a line
         self._skipping = False  # inside a line that was too long
         self._lines: deque[bytes] = deque()
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers: set[_Worker] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False  # a worker was called that has not come yet: one at a time is enough
-        self._busy = 0
         self._flushing = False
         self._input_over = False
         self._may_write = asyncio.Event()
@@ -142,7 +122,19 @@ class _Connection(asyncio.Protocol):
         self._input_over = True
         if self._pump is not None:
             self._close_when_done()
+            self._look_for_hangup()
         return True
+
+    def _look_for_hangup(self) -> None:
+        """An end of input may mean `I have said everything` or `I am gone`; only the kernel knows, and only when asked."""
+        if self._transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), 0)
+        if any(seen & (select.POLLHUP | select.POLLERR) for _, seen in poll.poll(0)):
+            self._transport.abort()
+        else:
+            asyncio.get_running_loop().call_later(HANGUP_LOOK_S, self._look_for_hangup)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._door.connections.discard(self)
@@ -154,7 +146,7 @@ class _Connection(asyncio.Protocol):
         self._pump.cancel()
         self._mailbox.close()
         for worker in self._workers:
-            worker.cancel()
+            worker.task.cancel()
 
     def pause_writing(self) -> None:
         """Over 1 MB waits to be read: read no more from this client, and cut it if that lasts."""
@@ -171,10 +163,11 @@ class _Connection(asyncio.Protocol):
 
     async def close(self) -> None:
         """Cut the calls still under way, let them say so, then hang up."""
-        for worker in self._workers:
-            worker.cancel()
-        if self._workers:
-            await asyncio.wait(self._workers, timeout=LAST_WORD_S)
+        tasks = [worker.task for worker in self._workers]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORD_S)
         self._transport.close()
 
     def _start_calls(self) -> None:
@@ -194,11 +187,9 @@ class _Connection(asyncio.Protocol):
             self._idle.pop().set_result(None)
         elif len(self._workers) < IN_FLIGHT_LIMIT:
             self._waking = True
-            worker = asyncio.get_running_loop().create_task(self._work(), name="operator's calls")
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self._workers.add(_Worker(self))
 
-    async def _work(self) -> None:
+    async def work(self, worker: "_Worker") -> None:
         """Serve lines one after the other; whenever one has to wait for something, another worker goes on with the next.
 
         A task for each line would be simpler, and costs as much as a small call itself.
@@ -213,11 +204,9 @@ class _Connection(asyncio.Protocol):
                 if self._unsent and not self._flushing:  # this line may have to wait; those answers must not
                     self._flushing = True
                     loop.call_soon(self._flush)
-                self._busy += 1
-                try:
-                    await self._serve(line)
-                finally:
-                    self._busy -= 1
+                await self._serve(line, worker)
+                if worker.lost:
+                    return
                 served += 1
                 if served % TURN == 0:
                     await asyncio.sleep(0)
@@ -230,16 +219,13 @@ class _Connection(asyncio.Protocol):
             self._idle.append(waiting)
             await waiting
 
-    def _close_when_done(self) -> None:
-        if self._input_over and not self._busy and not self._lines and not self._mailbox.patterns:
-            self._transport.close()
-
-    async def _serve(self, line: bytes) -> None:
+    async def _serve(self, line: bytes, worker: "_Worker") -> None:
         try:
             request = parse_request(line)
         except Invalid as error:
-            self._answer(_id_of(line), error)
+            self._answer(id_of(line), error)
             return
+        worker.request = request
         try:
             answer = await self._door.router.call(
                 request.event,
@@ -249,15 +235,33 @@ class _Connection(asyncio.Protocol):
                 timeout_s=request.timeout_s,
             )
         except KsiError as error:
-            self._answer(request.id, error)
+            self.fail(worker, error)
         except asyncio.CancelledError:
-            self._answer(
-                request.id, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part")
-            )
+            self.fail(worker, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part"))
             self._flush()
             raise
         else:
-            self._unsent.append(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
+            if not worker.lost:
+                self._unsent.append(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
+        worker.request = None
+
+    def fail(self, worker: "_Worker", error: KsiError) -> None:
+        """Answer a worker's request with an error, if it is not answered yet."""
+        if worker.request is not None and not worker.lost:
+            self._answer(worker.request.id, error)
+
+    def let_go(self, worker: "_Worker") -> None:
+        """A worker ended, or is lost to a handler that does not end: another may take its place."""
+        self._workers.discard(worker)
+        self._flush()
+        if self._pump is not None and not self._pump.cancelled():
+            self._start_calls()
+            self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        busy = any(worker.request is not None for worker in self._workers)
+        if self._input_over and not busy and not self._lines and not self._mailbox.patterns:
+            self._transport.close()
 
     def _flush(self) -> None:
         self._flushing = False
@@ -290,43 +294,32 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
 
-def parse_request(line: bytes) -> Request:
-    """A line as a request, or `Invalid` that says what is wrong with it."""
-    try:
-        request = _decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        shape = 'send one object a line: {"event":"system:health","data":{},"id":1}'
-        raise Invalid(f"this line is no request: {str(error)[:200]}", hint=shape) from error
-    if line.count(b"{") + line.count(b"[") > NESTING_LIMIT and _depth(request.data) > NESTING_LIMIT:
-        raise Invalid(f"the data is nested deeper than {NESTING_LIMIT}")
-    return request
+class _Worker:
+    """A task that serves one connection's lines, and what it is serving now."""
 
+    __slots__ = ("_connection", "lost", "request", "task")
 
-def _id_of(line: bytes) -> str | int | None:
-    """The id of a line that is no good request, so that its sender can still tell which one it was."""
-    try:
-        found = _decode_anything(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    candidate = found.get("id") if isinstance(found, dict) else None
-    usable = (isinstance(candidate, str) and len(candidate) <= 128) or (
-        type(candidate) is int and abs(candidate) < 2**63
-    )
-    return candidate if usable else None
+    def __init__(self, connection: _Connection) -> None:
+        self.request: Request | None = None
+        self.lost = False
+        self._connection = connection
+        self.task = asyncio.get_running_loop().create_task(connection.work(self), name="operator's calls")
+        self.task.add_done_callback(self._ended)
+        connection.deadlines.on_deaf[self.task] = self._give_up
 
+    def _give_up(self) -> None:
+        """The handler ignores its deadline; its caller need not wait for it, nor the next line for this worker."""
+        if self.request is not None:
+            hint = "its plugin swallows cancellations; the log and system:health tell of it"
+            self._connection.fail(
+                self, TimedOut(f"{self.request.event} passed its deadline and does not stop", hint=hint)
+            )
+        self.lost = True
+        self._connection.let_go(self)
 
-def _depth(value: Any) -> int:
-    depth = 0
-    level = [value]
-    while level:
-        depth += 1
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    return depth
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connection.deadlines.on_deaf.pop(task, None)
+        self._connection.let_go(self)
 
 
 def _peer_uid(transport: asyncio.Transport) -> int:

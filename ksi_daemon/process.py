@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,20 @@ def end_at_the_latest(limit_s: float, log: Any) -> None:
     timer = threading.Timer(limit_s, give_up)
     timer.daemon = True
     timer.start()
+
+
+def run_to_the_end(loop: asyncio.AbstractEventLoop, life: Coroutine[Any, Any, None], log: Any) -> None:
+    """Run until `life` is over. A stray task that raises SystemExit stops the loop; that is its plugin's failure, not ours."""
+    asyncio.set_event_loop(loop)
+    main = loop.create_task(life, name="daemon")
+    while not main.done():
+        try:
+            loop.run_until_complete(main)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if main.done():
+                raise
+            log.exception("a plugin's task tried to end the daemon", raised=repr(error))
+    main.result()
 
 
 def raise_file_limit() -> None:

@@ -23,6 +23,7 @@ from ksi_daemon.errors import (
     KsiError,
     TooDeep,
     TooLarge,
+    TooMany,
     Unavailable,
     UnknownEvent,
     bounded,
@@ -35,6 +36,7 @@ from ksi_daemon.plugin import Context, Home
 from ksi_daemon.principal import Principal
 
 DEPTH_LIMIT = 16
+CALLS_LIMIT = 10_000  # under way at once, for one plugin
 NOWHERE = Home("", Path(), log=structlog.get_logger())  # where a call lives until its owner is found
 
 _encode = msgspec.json.Encoder().encode
@@ -193,6 +195,7 @@ class Router:
             correlation_id=new_id() if parent is None else parent.correlation_id,
             parent_id=None if parent is None else parent.call_id,
             depth=depth,
+            size=len(bytes(raw)),
         )
         self.journal.add_notice(notice)
         return notice, self.bus.deliver(notice)
@@ -205,6 +208,10 @@ class Router:
         if route is None:
             raise UnknownEvent(
                 f"no plugin owns the event {event[:100]!r}", hint="`ksi events ls` shows the events there are"
+            )
+        if route.owner.in_flight >= CALLS_LIMIT:
+            raise TooMany(
+                f"{CALLS_LIMIT:,} calls of the plugin {route.handler.plugin!r} are under way", retry_after_s=1.0
             )
         route.owner.in_flight += 1
         call.home = route.owner.home
@@ -237,7 +244,7 @@ class _Observed(msgspec.Struct, eq=False):
             self._record("ok")
         elif isinstance(error, KsiError):
             self._record(error.code)
-        elif isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _is_being_cancelled()):
+        elif isinstance(error, GeneratorExit | asyncio.CancelledError) and _is_being_ended():
             self._record("cancelled")
         else:
             self._record("internal")
@@ -279,7 +286,10 @@ def _told(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _is_being_cancelled() -> bool:
+def _is_being_ended() -> bool:
     """A handler may raise CancelledError without anybody having cancelled anything: that is a broken handler."""
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs: what is left is being closed
+        return True
     return task is None or task.cancelling() > 0

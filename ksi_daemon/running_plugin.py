@@ -72,10 +72,12 @@ class Subscription:
 
     def _note_failure(self, notice: Notice, error: BaseException) -> None:
         self.failed += 1
+        if self.failed > 10 and self.failed % 1000:  # a flood of the same failure says nothing new
+            return
         facts = {"pattern": self.pattern, "notice": notice.event, "notice_id": notice.id, "failed": self.failed}
         if isinstance(error, KsiError):
             self._home.log.warning("listener failed", **facts, code=error.code, message=error.message)
-        elif self.failed <= 10 or self.failed % 1000 == 0:  # a flood of the same failure says nothing new
+        else:
             self._home.log.error("listener broke", **facts, exc_info=error)
 
 

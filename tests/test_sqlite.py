@@ -26,8 +26,9 @@ async def numbers(database: Database) -> list[int]:
 
 
 def bytes_of(path: Path) -> dict[str, bytes]:
-    """Everything that belongs to a database, but for the log's index, which is only a cache."""
-    return {file.name: file.read_bytes() for file in sorted(path.parent.iterdir()) if not file.name.endswith("-shm")}
+    """Everything that belongs to a database, but for the log's index, which is only a cache, and a log that holds nothing."""
+    found = {file.name: file.read_bytes() for file in sorted(path.parent.iterdir()) if not file.name.endswith("-shm")}
+    return {name: content for name, content in found.items() if content or not name.endswith("-wal")}
 
 
 # --- writing

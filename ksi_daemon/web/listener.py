@@ -79,9 +79,10 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
 
 def _last_port(remembered: Path) -> int | None:
     try:
-        return int(remembered.read_text(encoding="ascii"))
+        port = int(remembered.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
+    return port if 0 < port < 65_536 else None
 
 
 def _remember_port(remembered: Path, port: int) -> None:

@@ -28,7 +28,8 @@ def verbs() -> Iterator[tuple[str, str]]:
 
 
 def _walk(command: Any, name: str, parent: Any) -> Iterator[tuple[str, str]]:
-    context = typer.Context(command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
+    settings = {"terminal_width": WIDTH, "max_content_width": WIDTH} | command.context_settings
+    context = typer.Context(command, info_name=name, parent=parent, **settings)
     yield context.command_path, "\n".join(line.rstrip() for line in command.get_help(context).strip().splitlines())
     if hasattr(command, "list_commands"):
         for inner in command.list_commands(context):

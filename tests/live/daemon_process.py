@@ -44,7 +44,9 @@ def until(condition: Callable[[], Seen], *, within_s: float = WAIT_S, what: str 
         if seen:
             return seen
         if time.monotonic() > deadline:
-            raise AssertionError(f"did not come true within {within_s:g} s: {what or getattr(condition, '__name__', condition)}")
+            raise AssertionError(
+                f"did not come true within {within_s:g} s: {what or getattr(condition, '__name__', condition)}"
+            )
         time.sleep(POLL_S)
 
 
@@ -78,7 +80,9 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:

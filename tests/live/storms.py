@@ -126,7 +126,11 @@ async def _writer(path: Path, name: str, ledger: Ledger) -> None:
             for number in range(KEYS_PER_WRITER):
                 key = f"{name}-{number}"
                 value = ledger.tried[key] = ledger.tried.get(key, 0) + 1
-                request = {"event": "state:set", "data": {"key": key, "value": value, "namespace": "chaos"}, "id": value}
+                request = {
+                    "event": "state:set",
+                    "data": {"key": key, "value": value, "namespace": "chaos"},
+                    "id": value,
+                }
                 writer.write(json.dumps(request).encode() + b"\n")
                 line = await reader.readline()
                 if not line.endswith(b"\n"):
@@ -205,15 +209,27 @@ GOOD_REQUESTS: tuple[dict[str, Any], ...] = (
     {"event": "plugin:list", "id": 5},
     {"event": "plugin:inspect", "data": {"name": "state"}, "id": 6},
     {"event": "plugin:reload", "data": {"name": "state"}, "id": 6},
-    {"event": "state:set", "data": {"key": "k", "namespace": "fuzz", "value": {"a": [1, 2.5, None, "x"]}, "metadata": {"m": 1}}, "id": 7},
+    {
+        "event": "state:set",
+        "data": {"key": "k", "namespace": "fuzz", "value": {"a": [1, 2.5, None, "x"]}, "metadata": {"m": 1}},
+        "id": 7,
+    },
     {"event": "state:get", "data": {"key": "k", "namespace": "fuzz"}, "id": 8, "timeout_s": 5},
-    {"event": "state:list", "data": {"namespace": "fuzz", "pattern": "a*", "limit": 10, "after": ["fuzz", "a"]}, "id": 9},
+    {
+        "event": "state:list",
+        "data": {"namespace": "fuzz", "pattern": "a*", "limit": 10, "after": ["fuzz", "a"]},
+        "id": 9,
+    },
     {"event": "state:delete", "data": {"key": "k", "namespace": "fuzz"}, "id": 10, "correlation_id": "c-1"},
     {"event": "message:publish", "data": {"event": "fuzz:happened", "data": {"n": [1]}}, "id": 11},
     {"event": "message:subscribe", "data": {"patterns": ["nobody:*"]}, "id": 12},
     {"event": "message:unsubscribe", "data": {"patterns": ["nobody:*"]}, "id": 13},
     {"event": "message:subscriptions", "id": 14},
-    {"event": "monitor:get_events", "data": {"event_patterns": ["fuzz:*"], "since": 60, "until": "2026-01-01T00:00:00Z", "limit": 5}, "id": 15},
+    {
+        "event": "monitor:get_events",
+        "data": {"event_patterns": ["fuzz:*"], "since": 60, "until": "2026-01-01T00:00:00Z", "limit": 5},
+        "id": 15,
+    },
     {"event": "monitor:get_stats", "id": 16},
     {"event": "monitor:get_correlation_chain", "data": {"correlation_id": "c-1"}, "id": 17},
     {"event": "config:show", "id": 18},

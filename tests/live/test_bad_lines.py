@@ -196,7 +196,12 @@ def _same(left: Any, right: Any) -> bool:
 )
 def test_a_hostile_value_never_breaks_a_core_event(served: Daemon, event: str, data: bytes) -> None:
     """J05"""
-    more = {"far past": b'"0001-01-01T00:00:00+23:59"', "far future": b'"9999-12-31T23:59:59-23:59"', "1e308": b"1e308", "-1e308": b"-1e308"}
+    more = {
+        "far past": b'"0001-01-01T00:00:00+23:59"',
+        "far future": b'"9999-12-31T23:59:59-23:59"',
+        "1e308": b"1e308",
+        "-1e308": b"-1e308",
+    }
     broken: list[str] = []
     with served.connect() as connection:
         for name, raw in (HOSTILE_VALUES | more).items():
@@ -207,7 +212,7 @@ def test_a_hostile_value_never_breaks_a_core_event(served: Daemon, event: str, d
     assert broken == []
 
 
-IDS = {
+IDS: dict[str, tuple[bytes, list[Any]]] = {
     "null": (b"null", [None]),
     "float": (b"1.5", [None]),
     "whole float": (b"1.0", [None, 1]),

@@ -45,16 +45,18 @@ def test_a_handler_that_holds_the_loop_is_interrupted_after_five_seconds(daemon:
     assert daemon.health_s() <= 0.5
 
 
-SLOW_START = '''
+SLOW_START = """
 @plugin.lifespan
 @contextlib.asynccontextmanager
 async def alive(home):
     {body}
     yield
-'''
+"""
 
 
-def test_a_plugin_that_holds_the_loop_while_it_starts_is_interrupted_and_the_old_version_goes_on(daemon: Daemon) -> None:
+def test_a_plugin_that_holds_the_loop_while_it_starts_is_interrupted_and_the_old_version_goes_on(
+    daemon: Daemon,
+) -> None:
     """D07"""
     daemon.plugin("begins", SLOW_START.format(body="pass") + _answers("old"))
     daemon.start()

@@ -42,7 +42,10 @@ RETURNS = {
     "other_result": ("return Other()", "internal"),
     "hundred_megabytes": ("return Anything(value='x' * 100_000_000)", "too_large"),
     "cycle": ("ring = []; ring.append(ring); return Anything(value=ring)", "internal"),
-    "deep": ("deep = []\n    for _ in range(100_000): deep = [deep]\n    return Anything(value=deep)", "internal too_large"),
+    "deep": (
+        "deep = []\n    for _ in range(100_000): deep = [deep]\n    return Anything(value=deep)",
+        "internal too_large",
+    ),
     "surrogate": ("return Anything(value='\\ud800')", "internal"),
     "object": ("return Anything(value=object())", "internal"),
     "socket": ("return Anything(value=sys.stdout)", "internal"),
@@ -51,7 +54,7 @@ RETURNS = {
     "endless": ("return Anything(value=Endless())", "internal"),
 }
 
-HEAD = '''
+HEAD = """
 from ksi_daemon.plugin import KsiError
 
 class Wordless(Exception):
@@ -75,7 +78,7 @@ def kill_me():
 
 def divide():
     return 1 / 0
-'''
+"""
 
 HANDLER = '''
 @plugin.handles("bad:{name}", timeout_s=10)
@@ -87,7 +90,8 @@ async def {name}(ctx: Context, params: Nothing) -> {result}:
 
 def _source(cases: dict[str, tuple[str, str]]) -> str:
     return HEAD + "".join(
-        HANDLER.format(name=name, body=body, result="Anything" if "Anything" in body else "Done") for name, (body, _) in cases.items()
+        HANDLER.format(name=name, body=body, result="Anything" if "Anything" in body else "Done")
+        for name, (body, _) in cases.items()
     )
 
 
@@ -133,7 +137,10 @@ def test_a_handler_that_returns_garbage_is_an_error_for_its_caller_alone(daemon:
 
 def test_a_handler_that_returns_no_number_gives_an_answer_that_is_still_json(daemon: Daemon) -> None:
     """D07"""
-    returns = {"nan": ("return Anything(value=float('nan'))", ""), "infinity": ("return Anything(value=[float('inf')])", "")}
+    returns = {
+        "nan": ("return Anything(value=float('nan'))", ""),
+        "infinity": ("return Anything(value=[float('inf')])", ""),
+    }
     daemon.plugin("bad", _source(returns))
     daemon.start()
     with daemon.connect() as connection:
@@ -291,7 +298,7 @@ def test_what_a_handler_leaves_running_cannot_take_the_daemon_down(daemon: Daemo
     (daemon.folder / "stderr").write_text("")  # a thread's own traceback on stderr is Python's, and fair
 
 
-LISTENS = '''
+LISTENS = """
 @plugin.on("knock:knock")
 async def listen(ctx: Context, notice: Notice) -> None:
     kind = notice.data["kind"]
@@ -314,7 +321,7 @@ plugin.announces("listens:heard", "A knock was heard.")
 class Wordless(Exception):
     def __str__(self):
         raise RuntimeError("not even that")
-'''
+"""
 
 
 def test_a_listener_that_fails_in_any_way_hears_the_next_notice(daemon: Daemon) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.daemon_process import Daemon, Refused
+from tests.live.storms import integrity
 
 PAGE = 4096
 
@@ -18,7 +19,9 @@ def _fill(daemon: Daemon, *, kill: bool = False) -> None:
     """A first life that leaves a database of many pages; killed, it leaves a write-ahead log too."""
     daemon.start()
     with daemon.connect() as connection:
-        for request in [connection.post("state:set", {"key": f"key-{number}", "value": "x" * 300}) for number in range(300)]:
+        for request in [
+            connection.post("state:set", {"key": f"key-{number}", "value": "x" * 300}) for number in range(300)
+        ]:
             assert connection.answer(request)["ok"]
     if kill:
         daemon.kill()
@@ -97,11 +100,19 @@ DAMAGES = {
 
 
 def _prints(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+    """What holds data in a folder of databases; looking at one may leave an index and an empty log beside it."""
+    holding = [
+        path for path in folder.iterdir() if path.is_file() and path.stat().st_size and not path.name.endswith("-shm")
+    ]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in holding} | {
+        path.name: "" for path in folder.glob("*.db") if not path.stat().st_size
+    }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_database_is_refused_with_the_way_out_and_left_untouched(daemon: Daemon, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_database_is_refused_with_the_way_out_and_left_untouched(
+    daemon: Daemon, damage: Callable[[Path], None]
+) -> None:
     """F04"""
     _fill(daemon)
     damage(daemon.database)
@@ -134,16 +145,32 @@ def test_the_way_out_in_the_message_leads_out(daemon: Daemon) -> None:
     assert daemon.call("state:list")["entries"] == []
 
 
-def test_moving_a_damaged_database_away_as_told_leads_out_even_with_a_log_beside_it(daemon: Daemon) -> None:
-    """F04"""
-    _fill(daemon, kill=True)
-    _garbage_log(daemon.database)
-    code, _ = daemon.refusal()
+@pytest.mark.parametrize(
+    "damage", [_garbage_log, _random_page(1), Path.unlink], ids=["garbage log", "random page", "gone"]
+)
+def test_what_the_message_tells_to_move_away_is_enough_even_after_a_crash(
+    daemon: Daemon, damage: Callable[[Path], None]
+) -> None:
+    """F04: a log that stays behind must not be played into the new database."""
+    _fill(daemon)
+    daemon.start()
+    with daemon.connect() as connection:
+        for number in range(30):
+            connection.call("state:set", {"key": f"last words {number}", "value": "x" * 3000})
+    daemon.kill()
+    damage(daemon.database)
+    code, message = daemon.refusal()
     assert code == 65
-    for name in ("ksi.db", "ksi.db.created"):
-        (daemon.database.parent / name).rename(daemon.folder / name)
+    for path in sorted(daemon.database.parent.iterdir()):
+        if f"'{path}'" in message or f"'{path.name}'" in message:
+            path.rename(daemon.folder / path.name)
     daemon.start()
     assert daemon.call("state:list")["entries"] == []
+    assert daemon.call("state:set", {"key": "k", "value": 1})["created"] is True
+    daemon.kill()
+    assert integrity(daemon.database) == "ok"
+    daemon.start()
+    assert [entry["key"] for entry in daemon.call("state:list")["entries"]] == ["k"]
 
 
 @pytest.mark.parametrize("name", ["garbage header", "random page 1", "cut in half", "empty"])
@@ -154,12 +181,11 @@ def test_a_database_damaged_after_a_crash_keeps_the_log_that_could_mend_it(daemo
     daemon.call("state:set", {"key": "last words", "value": 1})
     daemon.kill()
     DAMAGES[name](daemon.database)
-    before = {name: print_ for name, print_ in _prints(daemon.database.parent).items() if not name.endswith("-shm")}
+    before = _prints(daemon.database.parent)
     assert "ksi.db-wal" in before
     code, _ = daemon.refusal()
     assert code == 65
-    after = {name: print_ for name, print_ in _prints(daemon.database.parent).items() if not name.endswith("-shm")}
-    assert after == before
+    assert _prints(daemon.database.parent) == before
 
 
 KEEPS = '''

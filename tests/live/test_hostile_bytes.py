@@ -64,7 +64,7 @@ def test_a_client_that_has_said_everything_still_gets_all_its_answers(daemon: Da
 
 
 def test_a_hundred_megabytes_without_an_end_of_line_are_refused_once_and_not_kept(daemon: Daemon) -> None:
-    """J08"""
+    """J08 L062"""
     daemon.start()
     _still_serves(daemon)
     before = daemon.resident_bytes()
@@ -82,7 +82,7 @@ def test_a_hundred_megabytes_without_an_end_of_line_are_refused_once_and_not_kep
 
 
 def test_a_line_at_the_limit_is_served_and_one_byte_more_is_refused(daemon: Daemon) -> None:
-    """J08"""
+    """J08 L062"""
     daemon.start()
     with daemon.connect() as connection:
         frame = b'{"event":"system:validate","data":{"event":"system:echo","data":{"text":"%b"}},"id":1}'
@@ -127,7 +127,9 @@ def test_a_thousand_clients_that_vanish_mid_call_leave_nothing_behind(daemon: Da
     daemon.start()
     for _ in range(1_000):
         with daemon.connect() as connection:
-            connection.write(b'{"event":"message:subscribe","data":{"patterns":["*"]},"id":1}\n{"event":"system:health"}\n{"ev')
+            connection.write(
+                b'{"event":"message:subscribe","data":{"patterns":["*"]},"id":1}\n{"event":"system:health"}\n{"ev'
+            )
     until(lambda: daemon.call("system:status")["connections"] == 1, what="all are forgotten")
     assert daemon.call("message:subscriptions")["subscriptions"] == []
     assert daemon.call("system:status")["calls_in_flight"] == 0

@@ -76,14 +76,16 @@ def _listening(pid: int) -> list[tuple[str, int]]:
             fields = line.split()
             if fields[3] == "0A" and fields[9] in inodes:
                 address, port = fields[1].split(":")
-                packed = b"".join(bytes.fromhex(address[start : start + 8])[::-1] for start in range(0, len(address), 8))
+                packed = b"".join(
+                    bytes.fromhex(address[start : start + 8])[::-1] for start in range(0, len(address), 8)
+                )
                 found.append((socket.inet_ntop(family, packed), int(port, 16)))
     return found
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_the_only_open_port_is_the_http_one_and_only_on_loopback(daemon: Daemon, host: str) -> None:
-    """K004 K005"""
+    """K004 L077"""
     daemon.start(KSI_HOST=host)
     _, port = _address(daemon)
     [(address, listening_port)] = _listening(daemon.pid)
@@ -91,16 +93,16 @@ def test_the_only_open_port_is_the_http_one_and_only_on_loopback(daemon: Daemon,
     assert listening_port == port
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])  # noqa: S104 - that it is refused
 def test_any_other_address_is_refused_at_the_start(daemon: Daemon, host: str) -> None:
-    """K005"""
+    """L077"""
     code, message = daemon.refusal(KSI_HOST=host)
     assert code == 78
     assert "host" in message.lower()
 
 
 def test_http_starts_and_stops_with_the_daemon(daemon: Daemon) -> None:
-    """K004"""
+    """K005"""
     daemon.start()
     host, port = _address(daemon)
     assert _get(host, port, "/readyz")[0] == 200
@@ -110,7 +112,7 @@ def test_http_starts_and_stops_with_the_daemon(daemon: Daemon) -> None:
 
 
 def test_while_it_starts_it_lives_but_is_not_ready(daemon: Daemon) -> None:
-    """K004"""
+    """K005"""
     daemon.plugin("lingers", "time.sleep(2)\n")
     daemon.spawn()
     remembered = daemon.var / "run" / "http_port"
@@ -121,7 +123,7 @@ def test_while_it_starts_it_lives_but_is_not_ready(daemon: Daemon) -> None:
 
 
 def test_while_it_stops_it_lives_but_is_not_ready(daemon: Daemon) -> None:
-    """K004"""
+    """K005"""
     daemon.plugin(
         "slow",
         '''

@@ -10,7 +10,7 @@ ROUNDS = 6
 
 
 def test_nothing_that_was_acknowledged_is_lost_to_kill_nine(daemon: Daemon) -> None:
-    """F01: the long form is `scripts/chaos`"""
+    """F01 K045: the long form is `scripts/chaos`"""
     chance = random.Random(20261118)
     ledger = Ledger()
     daemon.start()

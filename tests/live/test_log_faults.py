@@ -63,8 +63,14 @@ def test_a_log_that_is_moved_away_mid_write_continues_in_a_new_file(daemon: Daem
     assert daemon.stop() == 0
     files = [log, *log.parent.glob("moved.*")]
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    written = [line["correlation_id"] for line in lines if line.get("called") == "system:echo" and line["correlation_id"].startswith("c")]
-    assert sorted(written) == sorted(f"c{number + 1}" for number in range(calls)), "each call is logged once, in whole lines"
+    written = [
+        line["correlation_id"]
+        for line in lines
+        if line.get("called") == "system:echo" and line["correlation_id"].startswith("c")
+    ]
+    assert sorted(written) == sorted(f"c{number + 1}" for number in range(calls)), (
+        "each call is logged once, in whole lines"
+    )
 
 
 @pytest.mark.parametrize("text", ["bell\x07", "line\nbreak", "\x1b[31mred", "\u202e"])

@@ -113,7 +113,9 @@ def test_calls_that_fan_out_in_a_loop_end_at_their_deadline_or_depth_and_others_
 
 
 @pytest.mark.parametrize(("event", "notice"), [("loops:ring", "loops:rang"), ("loops:bounce", "loops:bounced")])
-def test_a_listener_that_sends_its_own_notice_again_is_cut_at_depth_sixteen(looping: Daemon, event: str, notice: str) -> None:
+def test_a_listener_that_sends_its_own_notice_again_is_cut_at_depth_sixteen(
+    looping: Daemon, event: str, notice: str
+) -> None:
     """D08"""
     with looping.connect() as connection:
         connection.call("message:subscribe", {"patterns": [notice]})

@@ -38,10 +38,17 @@ def test_thousands_of_spoilt_requests_get_an_answer_each_and_break_nothing(share
 
 
 json_leaves: st.SearchStrategy[Any] = (
-    st.none() | st.booleans() | st.integers() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=40)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=40)
 )
 json_values: st.SearchStrategy[Any] = st.recursive(
-    json_leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4), max_leaves=12
+    json_leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
 )
 FIELDS = sorted({name for request in GOOD_REQUESTS for name in request.get("data", {})})
 requests = st.fixed_dictionaries(
@@ -57,7 +64,9 @@ requests = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(batch=st.lists(requests, min_size=20, max_size=40))
-def test_any_request_of_the_right_outline_gets_an_answer_and_breaks_nothing(shared: Daemon, batch: list[dict[str, Any]]) -> None:
+def test_any_request_of_the_right_outline_gets_an_answer_and_breaks_nothing(
+    shared: Daemon, batch: list[dict[str, Any]]
+) -> None:
     """J07"""
     lines = [json.dumps(request).encode() for request in batch]
     seen = throw_lines(shared, lines)
@@ -66,7 +75,11 @@ def test_any_request_of_the_right_outline_gets_an_answer_and_breaks_nothing(shar
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(batch=st.lists(st.binary(min_size=1, max_size=200).map(lambda raw: raw.replace(b"\n", b"") or b"?"), min_size=20, max_size=40))
+@given(
+    batch=st.lists(
+        st.binary(min_size=1, max_size=200).map(lambda raw: raw.replace(b"\n", b"") or b"?"), min_size=20, max_size=40
+    )
+)
 def test_any_bytes_at_all_get_an_answer_and_break_nothing(shared: Daemon, batch: list[bytes]) -> None:
     """J07"""
     lines = [line for line in batch if line.strip()]

@@ -81,7 +81,9 @@ async def test_every_subscriber_can_account_for_every_notice_of_a_flood(daemon: 
     path = daemon.socket_path
     subscribers = [_Subscriber() for _ in range(SUBSCRIBERS)]
     ready = [asyncio.Event() for _ in subscribers]
-    listening = [asyncio.create_task(one.listen(path, is_ready)) for one, is_ready in zip(subscribers, ready, strict=True)]
+    listening = [
+        asyncio.create_task(one.listen(path, is_ready)) for one, is_ready in zip(subscribers, ready, strict=True)
+    ]
     await asyncio.wait_for(asyncio.gather(*(one.wait() for one in ready)), WAIT_S)
     flood = asyncio.gather(*(_publish(path) for _ in range(PUBLISHERS)))
     times = await _health_times(path, flood)

@@ -121,7 +121,13 @@ def test_debug_mode_logs_what_info_leaves_out(daemon: Daemon) -> None:
     """L097"""
     daemon.start(KSI_LOG_LEVEL="debug")
     daemon.call("message:publish", {"event": "build:finished", "data": {"step": 7}})
-    until(lambda: [line for line in daemon.logged("notice") if line["noticed"] == "build:finished" and line["data"] == {"step": 7}])
+    until(
+        lambda: [
+            line
+            for line in daemon.logged("notice")
+            if line["noticed"] == "build:finished" and line["data"] == {"step": 7}
+        ]
+    )
     assert any(line["level"] == "debug" for line in daemon.log_lines())
 
 
@@ -129,7 +135,10 @@ def test_debug_mode_is_switched_on_and_off_while_it_runs(daemon: Daemon) -> None
     """L097"""
     daemon.start()
     daemon.call("message:publish", {"event": "build:quiet"})
-    until(lambda: any(line.get("called") == "message:publish" for line in daemon.log_lines()), what="the quiet call is written")
+    until(
+        lambda: any(line.get("called") == "message:publish" for line in daemon.log_lines()),
+        what="the quiet call is written",
+    )
     daemon.configure('log_level = "debug"\n')
     daemon.call("config:reload")
     daemon.call("message:publish", {"event": "build:loud"})

@@ -72,7 +72,10 @@ def test_running_calls_are_answered_and_streams_closed_within_ten_seconds(daemon
         _running(daemon, 20)
         began = time.monotonic()
         daemon.signal(signal.SIGTERM)
-        until(lambda: newcomer.send("system:echo", {"text": "?"}).get("error", {}).get("code") == "unavailable", what="new calls refused")
+        until(
+            lambda: newcomer.send("system:echo", {"text": "?"}).get("error", {}).get("code") == "unavailable",
+            what="new calls refused",
+        )
         answers = [caller.answer(1) for caller in callers[:20]]
         assert daemon.wait(10) == 0
         assert time.monotonic() - began <= 10
@@ -199,7 +202,7 @@ def test_a_signal_during_the_start_ends_it_without_a_traceback(daemon: Daemon) -
     """F07"""
     daemon.plugin("lingers", "time.sleep(1.5)\n")
     daemon.spawn()
-    until(lambda: (daemon.var / "run" / "http_port").exists(), what="it is on its way")
+    until((daemon.var / "run" / "http_port").exists, what="it is on its way")
     began = time.monotonic()
     daemon.signal(signal.SIGTERM)
     assert daemon.wait() in (0, -signal.SIGTERM)

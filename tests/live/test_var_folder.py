@@ -67,7 +67,9 @@ def test_a_folder_inside_var_that_is_a_symbolic_link_is_refused(daemon: Daemon, 
 
 
 @pytest.mark.parametrize("name", ["run/ksi.lock", "run/http_port"])
-def test_a_link_in_place_of_its_lock_or_port_is_refused_and_never_written_through(daemon: Daemon, folder: Path, name: str) -> None:
+def test_a_link_in_place_of_its_lock_or_port_is_refused_and_never_written_through(
+    daemon: Daemon, folder: Path, name: str
+) -> None:
     """S06"""
     victim = _link(daemon, folder, name)
     code, message = daemon.refusal()

@@ -13,7 +13,8 @@ from scripts.benchmarks.figure import Figure, spread
 from scripts.benchmarks.hub.daemon_process import daemon, environment, scratch_var
 
 ROOT = Path(__file__).parents[3]
-KSI = [str(Path(sys.executable).with_name("ksi"))]
+INSTALLED = Path(sys.executable).with_name("ksi")
+KSI = [str(INSTALLED)] if INSTALLED.exists() else [sys.executable, "-m", "ksi_client"]
 
 
 def measure(quick: bool) -> list[Figure]:

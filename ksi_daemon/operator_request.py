@@ -1,0 +1,72 @@
+"""One line of the operator's socket: read strictly, refused with words that help."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from ksi_daemon.errors import Invalid
+
+NESTING_LIMIT = 64
+CORRELATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """One line from a client."""
+
+    event: str
+    data: dict[str, Any] = msgspec.field(default_factory=dict)
+    id: str | int | None = None
+    correlation_id: str | None = None
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.id, str) and len(self.id) > 128:
+            raise ValueError("id: at most 128 characters")
+        if self.correlation_id is not None and not CORRELATION_ID.fullmatch(self.correlation_id):
+            raise ValueError("correlation_id: 1 to 64 letters, digits and any of . _ : -")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= 86_400:
+            raise ValueError("timeout_s: above 0 and at most 86400")
+
+
+_decode = msgspec.json.Decoder(Request).decode
+_decode_anything = msgspec.json.Decoder().decode
+
+
+def parse_request(line: bytes) -> Request:
+    """A line as a request, or `Invalid` that says what is wrong with it."""
+    try:
+        request = _decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        shape = 'send one object a line: {"event":"system:health","data":{},"id":1}'
+        raise Invalid(f"this line is no request: {str(error)[:200]}", hint=shape) from error
+    if line.count(b"{") + line.count(b"[") > NESTING_LIMIT and _depth(request.data) > NESTING_LIMIT:
+        raise Invalid(f"the data is nested deeper than {NESTING_LIMIT}")
+    return request
+
+
+def id_of(line: bytes) -> str | int | None:
+    """The id of a line that is no good request, so that its sender can still tell which one it was."""
+    try:
+        found = _decode_anything(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    candidate = found.get("id") if isinstance(found, dict) else None
+    usable = (isinstance(candidate, str) and len(candidate) <= 128) or (
+        type(candidate) is int and abs(candidate) < 2**63
+    )
+    return candidate if usable else None
+
+
+def _depth(value: Any) -> int:
+    depth = 0
+    level = [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    return depth

@@ -1,0 +1,288 @@
+"""The docs say everything and nothing untrue: what exists is documented, links lead somewhere, examples work."""
+
+import difflib
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ksi_client.errors
+from ksi_client.command import fault
+from ksi_client.paths import connectable
+from ksi_daemon import bus, config, daemon, errors, handler, loader, operator_socket, router, running_plugin, watchdog
+from ksi_daemon.testing import running
+from scripts.reference.__main__ import FOLDER, PAGES
+from scripts.reference.commands import verbs
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+WRITTEN = sorted([*DOCS.glob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))])
+ALL = [*WRITTEN, *sorted(FOLDER.glob("*.md"))]
+VERBS = dict(verbs())
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CORE_EVENT = re.compile(r"\b(?:system|plugin|state|message|monitor|config):[a-z_]+\b")
+
+by_name = pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)
+
+
+def text_of(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """The fenced blocks of one language on a page."""
+    return [body for found, body in FENCE.findall(text_of(name)) if found == language]
+
+
+def marked(name: str, mark: str) -> str:
+    """The block after the comment `<!-- test: mark -->`."""
+    after = text_of(name).partition(f"<!-- test: {mark} -->\n")[2]
+    found = FENCE.match(after)
+    assert found, f"{name} has no block marked {mark!r}"
+    return found[2]
+
+
+@pytest.fixture(scope="module")
+def socket_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a real daemon."""
+    var_dir = tmp_path_factory.mktemp("hub") / "var"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KSI_")}
+    places = {"KSI_VAR_DIR": str(var_dir), "KSI_CONFIG": str(var_dir.parent / "ksi.toml"), "KSI_PORT": "0"}
+    process = subprocess.Popen([sys.executable, "-m", "ksi_daemon"], env=kept | places, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert b"is ready" in process.stdout.readline()
+        yield var_dir / "run" / "ksi.sock"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+
+
+class TestReference:
+    @pytest.mark.parametrize("name", PAGES)
+    def test_a_generated_page_is_up_to_date(self, name: str) -> None:
+        there, fresh = (FOLDER / name).read_text(encoding="utf-8"), PAGES[name]()
+        difference = difflib.unified_diff(there.splitlines(), fresh.splitlines(), name, "fresh", lineterm="", n=0)
+        assert there == fresh, "run scripts/docs\n" + "\n".join(list(difference)[:20])
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_a_generated_page_comes_out_the_same_everywhere(self, name: str) -> None:
+        fresh = PAGES[name]()
+        assert fresh == PAGES[name]()
+        assert str(ROOT) not in fresh
+        assert str(Path.home()) + "/" not in fresh
+
+    async def test_every_event_and_notice_of_the_daemon_is_there(self) -> None:
+        page = text_of("reference/events.md")
+        async with running() as hub:
+            events = (await hub.call("system:discover"))["events"]
+        for event, about in events.items():
+            heading = f"### {event}\n" if about["kind"] == "call" else f"| `{event}` | {about['summary']} |"
+            assert heading in page, event
+
+    def test_every_setting_is_there_with_its_variable(self) -> None:
+        page = text_of("reference/settings.md")
+        for name in config.Settings.model_fields:
+            assert f"| `{name}` | `KSI_{name.upper()}` |" in page
+
+    def test_every_error_code_and_exit_code_is_there(self) -> None:
+        page = text_of("reference/errors.md")
+        for kind in errors.KsiError.__subclasses__():
+            assert f"| `{kind.code}` | {kind.status} |" in page
+        for start in errors.StartError.__subclasses__():
+            assert f"\n| {start.exit_code} | " in page
+        exits = {kind.exit_code for kind in ksi_client.errors.KsiError.__subclasses__()}
+        exits |= {number for name, number in vars(fault).items() if name.isupper()}
+        for number in exits:
+            assert f"\n| {number} | " in page
+
+    def test_every_verb_is_there_with_its_help(self) -> None:
+        page = text_of("reference/commands.md")
+        assert len(VERBS) > 15
+        for verb, help_text in VERBS.items():
+            assert f"## {verb}\n\n```text\n{help_text}\n```" in page
+
+
+class TestPages:
+    @by_name
+    def test_every_relative_link_leads_somewhere(self, page: Path) -> None:
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if "://" in target:
+                continue
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            assert there.exists(), f"{page.name} links to {target}, which is not there"
+            if anchor:
+                assert anchor in _anchors(there), f"{page.name} links to {target}: no such heading"
+
+    @by_name
+    def test_every_event_it_names_exists(self, page: Path) -> None:
+        known = text_of("reference/events.md")
+        for event in CORE_EVENT.findall(page.read_text(encoding="utf-8")):
+            assert f"### {event}\n" in known or f"| `{event}` |" in known or event == "system:nope", event
+
+    @by_name
+    def test_every_variable_it_names_is_a_setting(self, page: Path) -> None:
+        known = {f"KSI_{name.upper()}" for name in config.Settings.model_fields} | config.NOT_SETTINGS
+        named = set(re.findall(r"\bKSI_[A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8")))
+        assert named - {"KSI_NAME"} <= known
+
+    @by_name
+    def test_every_command_it_shows_exists_with_its_options(self, page: Path) -> None:
+        for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
+            if language == "console":
+                for words in _commands(body):
+                    _assert_exists(words)
+
+    @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+    def test_it_names_every_file_of_the_daemon_rightly(self, page: Path) -> None:
+        for name in re.findall(r"`(ksi_(?:daemon|client)/[\w/.]+)`", page.read_text(encoding="utf-8")):
+            made_by_the_wheel = name.startswith("ksi_daemon/shipped_plugins")
+            assert made_by_the_wheel or (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+class TestNumbers:
+    """A limit that is told in prose is the one in the code."""
+
+    def test_of_the_socket(self) -> None:
+        page = text_of("socket.md")
+        for said in (
+            f"| one line | {operator_socket.LINE_LIMIT_BYTES:,} bytes |",
+            f"| nesting of `data` | {operator_socket.NESTING_LIMIT} |",
+            f"`result_limit_bytes` ({config.Settings().result_limit_bytes:,})",
+            f"| calls under way on one connection | {operator_socket.IN_FLIGHT_LIMIT} |",
+            f"| patterns of one connection | {bus.PATTERNS_LIMIT} |",
+            f"cause each other | {router.DEPTH_LIMIT} deep |",
+            f"`notice_inbox` of them ({config.Settings().notice_inbox:,} by default)",
+            f"more than {operator_socket.UNREAD_LIMIT_BYTES / 1e6:g} MB of answers",
+            f"if that lasts {operator_socket.UNREAD_LIMIT_S:g} seconds",
+            f"for up to {daemon.DRAIN_S:g} seconds",
+        ):
+            assert said in page
+
+    def test_of_plugins(self) -> None:
+        page = " ".join(text_of("plugins.md").split())
+        for said in (
+            f"`call_timeout_s` ({config.Settings().call_timeout_s:g} s)",
+            f"end {router.DEPTH_LIMIT} deep with `too_deep`",
+            f"Starting may take {running_plugin.START_LIMIT_S:g} seconds, stopping {running_plugin.STOP_LIMIT_S:g}",
+            f"finish its calls for up to {loader.DRAIN_S:g} seconds",
+            f"after {watchdog.BLOCKED_S:g} seconds it is interrupted",
+            f"at most {handler.TOOL_NAME_LIMIT} characters",
+            f"at most {handler.SCHEMA_DEPTH_LIMIT} deep, have at most {handler.SCHEMA_PARTS_LIMIT:,} parts"
+            f" and {handler.SCHEMA_LIMIT_BYTES:,} bytes",
+        ):
+            assert said in page
+
+    def test_of_operators(self) -> None:
+        page = text_of("operators.md")
+        assert f"those under way have {daemon.DRAIN_S:g} seconds" in page
+        assert f"After {daemon.EXIT_AT_THE_LATEST_S:g} seconds it ends" in page
+
+
+class TestThePluginOfTheGuide:
+    async def test_it_loads_and_does_what_the_guide_shows(self, tmp_path: Path) -> None:
+        folder = _write_shelf(tmp_path)
+        async with running(folder) as hub:
+            assert await hub.call("shelf:add", title="Emma") == {"title": "Emma", "lent_to": None}
+            hub.hear("state:changed")
+            assert await hub.call("shelf:lend", title="Emma", to="Ada") == {"title": "Emma", "lent_to": "Ada"}
+            assert (await hub.next_notice()).data["key"] == "last_lent"
+            kept = await hub.call("state:get", namespace="shelf", key="last_lent")
+            assert kept["value"] == "Emma"
+            exported = await hub.call("shelf:export")
+            assert Path(exported["path"]).read_text(encoding="utf-8") == "Emma\n"
+            shown = await hub.call("plugin:inspect", name="shelf")
+            assert shown["summary"] == "Shelf: the books somebody lent, and who has them."
+            assert shown["database"]["version"] == 2
+
+    async def test_its_test_passes(self, tmp_path: Path) -> None:
+        folder = _write_shelf(tmp_path)
+        file = folder / "test_shelf.py"
+        file.write_text(marked("plugins.md", "test of shelf"), encoding="utf-8")
+        await _imported(file).test_a_lent_book_cannot_be_lent_again()
+
+
+class TestTheSessionsOfTheSocketPage:
+    def test_each_is_answered_as_shown(self, socket_file: Path) -> None:
+        sessions = blocks("socket.md", "session")
+        assert len(sessions) >= 4
+        for session in sessions:
+            with connectable(socket_file) as address, socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(20)
+                connection.connect(address)
+                _replay(session, connection)
+
+    def test_the_lines_given_to_socat_are_answered_as_shown(self, socket_file: Path) -> None:
+        shown = re.findall(r"^\$ echo '(.+)' \| socat .*\n(\{.*\})$", text_of("socket.md"), re.MULTILINE)
+        assert shown
+        for request, answer in shown:
+            with connectable(socket_file) as address, socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(20)
+                connection.connect(address)
+                _replay(f"> {request}\n< {answer}\n", connection)
+
+
+def _replay(session: str, connection: socket.socket) -> None:
+    """Send each line marked `>`, then read as many lines as are marked `<`; those may come in any order."""
+    with connection.makefile("rwb") as lines:
+        for request, answers in re.findall(r"^> (.*)\n((?:< .*\n)*)", session, re.MULTILINE):
+            lines.write(request.encode() + b"\n")
+            lines.flush()
+            expected = [answer.removeprefix("< ") for answer in answers.splitlines()]
+            came = [lines.readline().decode().rstrip("\n") for _ in expected]
+            for answer in expected:
+                form = re.escape(answer).replace("…", '[^"]*')
+                matching = [line for line in came if re.fullmatch(form, line)]
+                assert matching, f"{request}\nshown: {answer}\ncame: {came}"
+                came.remove(matching[0])
+
+
+def _write_shelf(parent: Path) -> Path:
+    folder = parent / "shelf"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(marked("plugins.md", "plugin shelf"), encoding="utf-8")
+    return folder
+
+
+def _imported(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("test_shelf_of_the_guide", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _anchors(page: Path) -> set[str]:
+    """The ids GitHub gives to headings: lower case, without punctuation, spaces as dashes."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _commands(body: str) -> Iterator[list[str]]:
+    """The `ksi` commands of a console block, as words."""
+    for line in body.splitlines():
+        found = re.match(r"\$ (?:KSI_\w+=\S+ )*(?:\./scripts/)?ksi (.*)", line)
+        if found:
+            yield found[1].partition(" # ")[0].split()
+
+
+def _assert_exists(words: list[str]) -> None:
+    verb = "ksi"
+    for word in words:
+        if f"{verb} {word}" not in VERBS:
+            break
+        verb = f"{verb} {word}"
+    assert verb != "ksi" or words[0].startswith("-"), f"no such verb: ksi {' '.join(words)}"
+    for option in (word.partition("=")[0] for word in words if word.startswith("-") and word != "-"):
+        assert re.search(rf"(?<![\w-]){re.escape(option)}\b", VERBS[verb]), f"{verb} has no {option}"
