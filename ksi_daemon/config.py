@@ -55,6 +55,13 @@ class Settings(BaseModel):
         False, description="Put a broken handler's own error text into the answer, not only into the log."
     )
 
+    @field_validator("port", "call_timeout_s", "result_limit_bytes", "notice_inbox", "monitor_events", mode="before")
+    @classmethod
+    def _is_no_boolean(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("must be a number")
+        return value
+
     @field_validator("host")
     @classmethod
     def _is_loopback(cls, host: str) -> str:

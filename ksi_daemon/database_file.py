@@ -28,6 +28,7 @@ def prepare_file(path: Path, migrations: Sequence[str]) -> None:
             f"or, to start with an empty one, remove '{marker}' and start again."
         )
     else:
+        _refuse_leftover_log(path)
         _create(path)
     with _opened(path) as connection:
         _migrate(connection, migrations)
@@ -37,7 +38,7 @@ def prepare_file(path: Path, migrations: Sequence[str]) -> None:
 
 
 def _refuse_damage(path: Path, newest: int) -> None:
-    way_out = f"Restore it from a backup; or, to start with an empty one, move '{path}' and '{path.name}.created' away."
+    way_out = f"Restore it from a backup; or, to start with an empty one, move {_all_of_it(path)} away."
     size = path.stat().st_size
     if size == 0:
         raise BadData(f"{path} is empty: it was cut or replaced. {way_out}")
@@ -66,6 +67,20 @@ def _refuse_damage(path: Path, newest: int) -> None:
         raise BadData(
             f"{path} has schema {version}, this program knows {newest}: a newer KSI wrote it. "
             "Run that version, or restore an older backup."
+        )
+
+
+def _all_of_it(path: Path) -> str:
+    """Every file that belongs to a database: one left behind would be taken for a part of the next."""
+    return ", ".join(f"'{path}{ending}'" for ending in ("", ".created", "-wal", "-shm"))
+
+
+def _refuse_leftover_log(path: Path) -> None:
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size > 0:
+        raise BadData(
+            f"'{wal}' holds changes to a database that is not there. Put the database back beside it; or, to start with an "
+            f"empty one, move {_all_of_it(path)} away."
         )
 
 

@@ -96,6 +96,7 @@ def handler_from_function(plugin: str, event: str, function: Callable[..., Await
     input_schema = params_class.model_json_schema()
     output_schema = result_class.model_json_schema(mode="serialization")
     _check_schema(place + " params", input_schema)
+    _check_inner_models(place, input_schema)
     _check_schema(place + " result", output_schema)
     return Handler(
         event=event,
@@ -106,7 +107,7 @@ def handler_from_function(plugin: str, event: str, function: Callable[..., Await
         output_schema=output_schema,
         parse=_parser(event, params_class),
         invoke=function,
-        encode=_encoder(result_class),
+        encode=_encoder(result_class, output_schema),
         traits=traits,
     )
 
@@ -156,6 +157,18 @@ def _check_schema(place: str, schema: dict[str, Any]) -> None:
         raise PluginRefused(f"{place}: the schema is larger than {SCHEMA_LIMIT_BYTES:,} bytes")
 
 
+def _check_inner_models(place: str, schema: dict[str, Any]) -> None:
+    """What holds for a params class holds for every model inside it."""
+    for name, model in schema.get("$defs", {}).items():
+        if "properties" not in model:
+            continue
+        if model.get("additionalProperties") is not False:
+            raise PluginRefused(f"{place}: {name} must refuse unknown fields; make it from Params")
+        for field_name, part in model["properties"].items():
+            if not part.get("description"):
+                raise PluginRefused(f"{place}: the field {name}.{field_name} has no description")
+
+
 def _parser(event: str, params_class: type[Params]) -> Callable[[Any], Params]:
     validate = params_class.__pydantic_validator__.validate_python
 
@@ -182,24 +195,38 @@ def invalid_params(event: str, error: ValidationError) -> Invalid:
     )
 
 
-def _encoder(result_class: type[Result]) -> Callable[[Any], bytes]:
+def _encoder(result_class: type[Result], schema: dict[str, Any]) -> Callable[[Any], bytes]:
     to_json = result_class.__pydantic_serializer__.to_json
+    may_hold_nan = _has_open_numbers(schema)
 
     def encode(result: Any) -> bytes:
         if not isinstance(result, result_class):
             raise TypeError(f"it returned {type(result).__name__} instead of {result_class.__name__}")
         try:
             text = to_json(result)
-            if b"NaN" in text or b"Infinity" in text:  # perhaps only as words inside a string
+            if may_hold_nan and (b"NaN" in text or b"Infinity" in text):  # perhaps only as words inside a string
                 msgspec.json.decode(text)
-            return text
         except (
-            PydanticSerializationError,
-            UserWarning,
-            UnicodeEncodeError,
-            RecursionError,
-            msgspec.DecodeError,
-        ) as error:
+            PydanticSerializationError, UserWarning, UnicodeEncodeError, RecursionError, msgspec.DecodeError,
+        ) as error:  # fmt: skip
             raise TypeError(f"its result cannot be written as JSON: {error}") from error
+        return text
 
     return encode
+
+
+def _has_open_numbers(schema: Any) -> bool:
+    """Whether a result can hold a float, typed or inside something untyped: only then must NaN be looked for."""
+    if isinstance(schema, list):
+        return any(map(_has_open_numbers, schema))
+    if not isinstance(schema, dict):
+        return schema is True
+    if schema.get("type") == "number":
+        return True
+    closed = {"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "const"}
+    parts = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
+    parts += [schema[name] for name in ("items", "prefixItems", "anyOf", "allOf", "oneOf") if name in schema]
+    untyped = not closed & schema.keys()
+    open_object = schema.get("type") == "object" and schema.get("additionalProperties", "properties" not in schema)
+    open_array = schema.get("type") == "array" and not {"items", "prefixItems"} & schema.keys()
+    return untyped or open_array or _has_open_numbers(open_object) or any(map(_has_open_numbers, parts))

@@ -18,6 +18,8 @@ from ksi_daemon.notice import Notice, iso_time
 FLUSH_S = 0.1
 DURATIONS_KEPT = 512
 NOTICE_DATA_LIMIT_BYTES = 4_096
+NAMES_LIMIT = 1_000  # of notices that are counted one by one
+OTHERS = "(others)"
 
 
 class CallRecord(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +128,8 @@ class Journal:
         """Remember a notice."""
         self._seen += 1
         self._ring.append(notice if notice.size <= NOTICE_DATA_LIMIT_BYTES else notice.without_data())
-        self.notices[notice.event] = self.notices.get(notice.event, 0) + 1
+        name = notice.event if notice.event in self.notices or len(self.notices) < NAMES_LIMIT else OTHERS
+        self.notices[name] = self.notices.get(name, 0) + 1
 
     def counts_of(self, event: str) -> EventCounts:
         """The counters of a known event; they outlive a reload of its plugin."""

@@ -13,7 +13,7 @@ from ksi_daemon.discovery import Found, Source, find_plugins, shipped_folder
 from ksi_daemon.errors import BadData, Conflict, KsiError, NotFound
 from ksi_daemon.handler import PluginRefused
 from ksi_daemon.plugin import Plugin
-from ksi_daemon.plugin_import import ROOT, forget_plugin
+from ksi_daemon.plugin_import import forget_plugin
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.router import Route, Router
 from ksi_daemon.running_plugin import START_LIMIT_S, RunningPlugin
@@ -59,6 +59,7 @@ class Loader:
         self._inner = {**inner, Loader: self}
         self._known = set(known) | set(capabilities)
         self._reloading: set[str] = set()
+        self._farewells: set[asyncio.Task[int]] = set()
         self._databases: dict[str, Database] = {}
         self._open_databases = AsyncExitStack()
 
@@ -102,12 +103,20 @@ class Loader:
             raise Conflict(f"{name} is being reloaded already", hint="wait for that to end")
         self._reloading.add(name)
         try:
-            return await self._swap(old, found)
+            new = await self._swap(old, found)
         finally:
             self._reloading.discard(name)
+        if old is None:
+            return new, 0
+        farewell = asyncio.create_task(old.stop(drain_s=DRAIN_S), name=f"last calls of the old {name}")
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
+        return new, await asyncio.shield(farewell)  # a caller that goes away must not keep the old version alive
 
     async def close(self) -> None:
         """Stop every plugin, the daemon's own last."""
+        for farewell in self._farewells:
+            farewell.cancel()
         outside = [running for running in self.running.values() if running.found.source != "core"]
         await asyncio.gather(*(running.stop() for running in outside))
         for running in reversed([running for running in self.running.values() if running.found.source == "core"]):
@@ -132,34 +141,31 @@ class Loader:
                 raise
             self._put_aside(found, _reason(error), error=error)
 
-    async def _swap(self, old: RunningPlugin | None, found: Found) -> tuple[RunningPlugin, int]:
+    async def _swap(self, old: RunningPlugin | None, found: Found) -> RunningPlugin:
         earlier = {} if old is None else forget_plugin(found.name)
         try:
-            plugin, summary = await _imported(found)
-            new = await self._start(found, plugin, summary)
+            new = await self.load(found)
         except BaseException as error:
+            if old is not None:
+                forget_plugin(found.name)
+                sys.modules.update(earlier)
             if isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise
             if old is None:
                 self._put_aside(found, _reason(error), error=error)
-            else:
-                forget_plugin(found.name)
-                _remember(earlier)
             self._log.warning("plugin reload refused", plugin=found.name, reason=_reason(error))
-            if isinstance(error, Conflict):
-                raise
             kept = "" if old is None else "; the version that was running goes on"
             raise Conflict(
                 f"{found.name} cannot be loaded: {_reason(error)}{kept}", hint="mend it and reload again"
             ) from error
-        self.set_aside.pop(found.name, None)
-        left = 0 if old is None else await old.stop(drain_s=DRAIN_S)
-        self._announce("plugin:reloaded", {"name": found.name, "events": sorted(plugin.handlers)})
-        return new, left
+        self._announce("plugin:reloaded", {"name": found.name, "events": sorted(new.plugin.handlers)})
+        return new
 
     async def _start(self, found: Found, plugin: Plugin, summary: str) -> RunningPlugin:
         given, omitted = self._check(found, plugin)
         folder = self._folder / plugin.name
+        if found.source != "core":
+            folder.mkdir(mode=0o700, exist_ok=True)
         database = await self._database(plugin, folder)
         running = RunningPlugin(
             found,
@@ -184,7 +190,6 @@ class Loader:
             return None
         database = self._databases.get(plugin.name)
         if database is None:
-            folder.mkdir(mode=0o700, exist_ok=True)
             opened = open_database(folder / f"{plugin.name}.db", plugin.migrations)
             database = self._databases[plugin.name] = await self._open_databases.enter_async_context(opened)
         elif database.migrations != plugin.migrations:
@@ -193,6 +198,9 @@ class Loader:
 
     def _check(self, found: Found, plugin: Plugin) -> tuple[dict[type, object], dict[str, str]]:
         """What the plugin is given, and which of its events it cannot have for want of a capability."""
+        already = self.running.get(plugin.name)
+        if already is not None and already.found.place != found.place:
+            raise PluginRefused(f"the name {plugin.name!r} is taken by {already.found.place}")
         offered = self._capabilities | (self._inner if found.source == "core" else {})
         for kind in plugin.uses:
             if kind not in offered:
@@ -232,11 +240,12 @@ class Loader:
                 routes[event] = Route(handler, running.owner, self._router.journal.counts_of(event))
         self._router.replace_routes(routes)
         self.running[name] = running
+        self.set_aside.pop(name, None)
 
     def _on_end(self, running: RunningPlugin, task: asyncio.Task[None]) -> None:
         """A plugin's task ended. If nobody asked it to, something it had running broke: it is set aside."""
-        error = None if task.cancelled() else task.exception()
-        if error is None:
+        error = RuntimeError("it was cancelled from inside") if task.cancelled() else task.exception()
+        if error is None or (task.cancelled() and running.stop_requested.is_set()):
             return
         if self.running.get(running.plugin.name) is not running:
             self._log.error("plugin did not close cleanly", plugin=running.plugin.name, exc_info=error)
@@ -298,7 +307,3 @@ def _cancelled() -> bool:
 
 def _constant(plugin: Plugin, summary: str) -> Callable[[], tuple[Plugin, str]]:
     return lambda: (plugin, summary)
-
-
-def _remember(modules: Mapping[str, Any]) -> None:
-    sys.modules.update({name: module for name, module in modules.items() if name.startswith(ROOT)})

@@ -4,7 +4,6 @@ A log that cannot be written raises an alarm and is tried again; it never stops 
 """
 
 import io
-import json
 import logging
 import os
 import sys
@@ -37,6 +36,7 @@ class LogFile:
         self.problem: str | None = None
         self.lost_lines = 0
         self._file: io.FileIO | None = None
+        self._torn = False  # the last line in the file was cut by a full disk
         self._lock = threading.Lock()
 
     def write(self, lines: Iterable[bytes]) -> None:
@@ -45,8 +45,9 @@ class LogFile:
         with self._lock:
             try:
                 file = self._current()
-                whole = b"".join(chunk)
+                whole = b"".join([b"\n", *chunk] if self._torn else chunk)
                 written = file.write(whole)
+                self._torn = written != len(whole)
                 if written != len(whole):
                     raise OSError(f"only {written} of {len(whole)} bytes could be written")
                 self.problem = None
@@ -195,7 +196,7 @@ def _show_exception(_logger: Any, _method: str, line: Line) -> Line:
     if error is True:
         error = sys.exc_info()[1]
     if isinstance(error, BaseException):
-        line["exception"] = redact("".join(traceback.format_exception(error))[-8_000:])
+        line["exception"] = redact("".join(traceback.format_exception(error)))[-8_000:]
     return line
 
 
@@ -248,11 +249,24 @@ def _notice_line(notice: Notice) -> Line:
 
 
 def encoded(line: Any) -> bytes:
-    """A line as JSON. Text that UTF-8 cannot carry (a file name's stray bytes) is escaped: one odd line must not cost the next."""
+    """A line as JSON. What JSON cannot carry is shown in other words: one odd fact must cost neither its line nor the next."""
     try:
         return _encode(line)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(line, enc_hook=str), default=str).encode("ascii")
+    except Exception:  # noqa: BLE001 - a fact may be anything, and its __str__ may do anything
+        return _encode(_carried(line if isinstance(line, dict) else msgspec.structs.asdict(line)))
+
+
+def _carried(value: Any, depth: int = 0) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, dict) and depth < 4:
+        return {str(_carried(str(name), depth)): _carried(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, list | tuple) and depth < 4:
+        return [_carried(inner, depth + 1) for inner in value]
+    try:
+        return str(value).encode("utf-8", "backslashreplace").decode()
+    except Exception as error:  # noqa: BLE001
+        return f"({type(value).__name__}, which cannot be shown: {type(error).__name__})"
 
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -265,11 +279,9 @@ def readable(line: Line) -> str:
         for name, value in line.items()
         if name not in ("time", "level", "event", "exception") and value not in (None, "")
     )
-    text = f"{str(line['time'])[11:23]} {line['level']:<7} {line['event']}  {facts}".rstrip()
-    if line.get("exception"):
-        text += "\n" + "\n".join("    " + printable(part) for part in str(line["exception"]).splitlines())
-        return "\n".join([printable(text.split("\n", 1)[0]), text.split("\n", 1)[1]])
-    return printable(text)
+    text = printable(f"{str(line['time'])[11:23]} {line['level']:<7} {line['event']}  {facts}".rstrip())
+    trace = [f"    {printable(part)}" for part in str(line.get("exception") or "").splitlines()]
+    return "\n".join([text, *trace])
 
 
 def printable(text: str) -> str:

@@ -40,7 +40,11 @@ def parse_request(line: bytes) -> Request:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         shape = 'send one object a line: {"event":"system:health","data":{},"id":1}'
         raise Invalid(f"this line is no request: {str(error)[:200]}", hint=shape) from error
-    if line.count(b"{") + line.count(b"[") > NESTING_LIMIT and _depth(request.data) > NESTING_LIMIT:
+    if (
+        len(line) > NESTING_LIMIT
+        and line.count(b"{") + line.count(b"[") > NESTING_LIMIT
+        and _depth(request.data) > NESTING_LIMIT
+    ):
         raise Invalid(f"the data is nested deeper than {NESTING_LIMIT}")
     return request
 

@@ -101,7 +101,8 @@ class _Connection(asyncio.Protocol):
         self._door.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n") if b"\n" in data else (self._rest + data,)
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
         for line in lines:
             if self._skipping:
                 self._skipping = False
@@ -200,7 +201,8 @@ class _Connection(asyncio.Protocol):
             served = 0
             while self._lines and self._may_write.is_set():
                 line = self._lines.popleft()
-                self._start_calls()
+                if self._lines:
+                    self._start_calls()
                 if self._unsent and not self._flushing:  # this line may have to wait; those answers must not
                     self._flushing = True
                     loop.call_soon(self._flush)
@@ -211,8 +213,10 @@ class _Connection(asyncio.Protocol):
                 if served % TURN == 0:
                     await asyncio.sleep(0)
             self._flush()
-            self._start_calls()
-            self._close_when_done()
+            if self._lines or not self._transport.is_reading():
+                self._start_calls()
+            if self._input_over:
+                self._close_when_done()
             if len(self._idle) >= IDLE_WORKERS:
                 return
             waiting = loop.create_future()

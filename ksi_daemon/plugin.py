@@ -4,6 +4,7 @@ A plugin is a folder with an `__init__.py` that makes one `plugin` object, typed
 see docs/plugins.md. Finding, checking and starting plugins is the loader's business.
 """
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -176,6 +177,10 @@ class Plugin:
             raise PluginRefused(f"{self.name}: {pattern!r} is no pattern; use a notice's name, namespace:* or *")
 
         def register(function: Listener) -> Listener:
+            if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
+                raise PluginRefused(
+                    f"{self.name}: the listener for {pattern!r} must be an async function (ctx, notice)"
+                )
             self.listeners.append((pattern, function))
             return function
 

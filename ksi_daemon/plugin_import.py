@@ -7,12 +7,16 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 ROOT = "ksi_plugins"
+NUMBER = "__ksi_import__"
+
+_numbers = itertools.count(1)
 
 
 class _SourceOnly(importlib.machinery.SourceFileLoader):
@@ -53,6 +57,7 @@ def import_plugin(name: str, folder: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{folder} is no plugin folder")
     module = importlib.util.module_from_spec(spec)
+    vars(module)[NUMBER] = next(_numbers)
     sys.modules[full_name] = module
     try:
         spec.loader.exec_module(module)
@@ -60,6 +65,11 @@ def import_plugin(name: str, folder: Path) -> ModuleType:
         forget_plugin(name)
         raise
     return module
+
+
+def import_number(module: ModuleType) -> int:
+    """Which import of this process a plugin's module comes from: a reload has another."""
+    return int(vars(module)[NUMBER])
 
 
 def forget_plugin(name: str) -> dict[str, ModuleType]:

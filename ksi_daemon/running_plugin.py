@@ -107,7 +107,7 @@ class RunningPlugin:
         self._router = router
         self._folder = folder
         self._log = log
-        self._stop = asyncio.Event()
+        self.stop_requested = asyncio.Event()
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Future[list[None]]
@@ -117,6 +117,9 @@ class RunningPlugin:
         self._task = asyncio.create_task(self._live(capabilities), name=f"plugin {self.plugin.name}")
         try:
             await asyncio.wait_for(asyncio.shield(self._started), START_LIMIT_S)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
         except TimeoutError:
             self._task.cancel()
             raise TimeoutError(f"it did not start within {START_LIMIT_S:g} s") from None
@@ -125,11 +128,12 @@ class RunningPlugin:
     async def stop(self, drain_s: float = 0.0) -> int:
         """Close it; returns how many of its calls were still under way when the patience ended."""
         self._listening.cancel()  # a successor hears the notices from now on
-        if drain_s:
+        try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.owner.idle(), drain_s)
-        left = self.owner.in_flight
-        self._stop.set()
+        finally:
+            left = self.owner.in_flight
+            self.stop_requested.set()
         if self._task is not None:
             _, late = await asyncio.wait([self._task], timeout=STOP_LIMIT_S)
             for task in late:
@@ -147,14 +151,15 @@ class RunningPlugin:
                 stack.push_async_callback(_end, self._listening)
                 await asyncio.sleep(0)  # the listeners subscribe before anyone is told that the plugin is there
                 self._started.set_result(None)
-                await self._stop.wait()
+                await self.stop_requested.wait()
         except BaseException as error:
-            if self._started.done():
-                raise
             if isinstance(error, asyncio.CancelledError):
                 self._started.cancel()
                 raise
-            self._started.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            told = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+            if self._started.done():
+                raise told from error
+            self._started.set_exception(told)
 
     async def _open(self, stack: AsyncExitStack, capabilities: Mapping[type, object]) -> None:
         home = Home(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ksi_daemon.errors import Unavailable
-from ksi_daemon.plugin_import import ROOT, import_plugin
+from ksi_daemon.plugin_import import ROOT, import_number, import_plugin
 
 Answer = TypeVar("Answer")
 
@@ -27,21 +27,25 @@ async def in_process(function: Callable[..., Answer], *args: Any) -> Answer:
     """
     from anyio import BrokenWorkerProcess, to_process
 
-    name, qualified, folder = function.__module__, function.__qualname__, None
+    name, qualified, copy = function.__module__, function.__qualname__, None
     if name.startswith(ROOT + "."):
-        plugin = name.split(".")[1]
-        folder = Path(sys.modules[f"{ROOT}.{plugin}"].__path__[0])
+        plugin = sys.modules[".".join(name.split(".")[:2])]
+        copy = (Path(plugin.__path__[0]), import_number(plugin))
     try:
-        return await to_process.run_sync(_in_child, folder, name, qualified, args, cancellable=True)
+        return await to_process.run_sync(_in_child, copy, name, qualified, args, cancellable=True)
     except BrokenWorkerProcess as error:
         raise Unavailable(
             f"the worker process that ran {qualified} died", hint="its plugin's author will want to know"
         ) from error
 
 
-def _in_child(folder: Path | None, module_name: str, qualified: str, args: tuple[Any, ...]) -> Any:
-    if folder is not None and module_name not in sys.modules:
-        import_plugin(module_name.split(".")[1], folder)
+_copies: dict[Path, int] = {}  # in a worker process: which copy of a plugin it has imported
+
+
+def _in_child(copy: tuple[Path, int] | None, module_name: str, qualified: str, args: tuple[Any, ...]) -> Any:
+    if copy is not None and _copies.get(copy[0]) != copy[1]:
+        import_plugin(module_name.split(".")[1], copy[0])
+        _copies[copy[0]] = copy[1]
     target: Any = importlib.import_module(module_name)
     for part in qualified.split("."):
         target = getattr(target, part)

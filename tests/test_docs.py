@@ -17,7 +17,19 @@ import pytest
 import ksi_client.errors
 from ksi_client.command import fault
 from ksi_client.paths import connectable
-from ksi_daemon import bus, config, daemon, errors, handler, loader, operator_socket, router, running_plugin, watchdog
+from ksi_daemon import (
+    bus,
+    config,
+    daemon,
+    errors,
+    handler,
+    loader,
+    operator_request,
+    operator_socket,
+    router,
+    running_plugin,
+    watchdog,
+)
 from ksi_daemon.testing import running
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import verbs
@@ -157,9 +169,11 @@ class TestNumbers:
         page = text_of("socket.md")
         for said in (
             f"| one line | {operator_socket.LINE_LIMIT_BYTES:,} bytes |",
-            f"| nesting of `data` | {operator_socket.NESTING_LIMIT} |",
+            f"| nesting of `data` | {operator_request.NESTING_LIMIT} |",
             f"`result_limit_bytes` ({config.Settings().result_limit_bytes:,})",
             f"| calls under way on one connection | {operator_socket.IN_FLIGHT_LIMIT} |",
+            f"| calls under way of one plugin | {router.CALLS_LIMIT:,} |",
+            f"(1,000 by default), or {bus.WAITING_LIMIT_BYTES / 1e6:g} MB",
             f"| patterns of one connection | {bus.PATTERNS_LIMIT} |",
             f"cause each other | {router.DEPTH_LIMIT} deep |",
             f"`notice_inbox` of them ({config.Settings().notice_inbox:,} by default)",
@@ -177,6 +191,7 @@ class TestNumbers:
             f"Starting may take {running_plugin.START_LIMIT_S:g} seconds, stopping {running_plugin.STOP_LIMIT_S:g}",
             f"finish its calls for up to {loader.DRAIN_S:g} seconds",
             f"after {watchdog.BLOCKED_S:g} seconds it is interrupted",
+            f"(at most {bus.WAITING_LIMIT_BYTES / 1e6:g} MB)",
             f"at most {handler.TOOL_NAME_LIMIT} characters",
             f"at most {handler.SCHEMA_DEPTH_LIMIT} deep, have at most {handler.SCHEMA_PARTS_LIMIT:,} parts"
             f" and {handler.SCHEMA_LIMIT_BYTES:,} bytes",

@@ -26,7 +26,11 @@ def drawn(root: str) -> dict[str, tuple[str, ...]]:
 
 
 def test_every_failed_call_is_drawn_with_its_code_word_and_status() -> None:
-    assert drawn("KsiError") == {kind.__name__: (kind.code, str(kind.status)) for kind in KsiError.__subclasses__() if kind.__module__ == errors.__name__}
+    assert drawn("KsiError") == {
+        kind.__name__: (kind.code, str(kind.status))
+        for kind in KsiError.__subclasses__()
+        if kind.__module__ == errors.__name__
+    }
     assert {kind.code for kind in KsiError.__subclasses__() if kind.__module__ == errors.__name__} == CODES
 
 

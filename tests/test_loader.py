@@ -106,7 +106,9 @@ async def test_a_broken_plugin_is_set_aside_with_a_reason_and_the_rest_serves(tm
         assert len(health["plugins"]["broken"]["reason"]) > 5
         listed = {row["name"]: row for row in (await call(hub.router, "plugin:list"))["plugins"]}
         assert (listed["broken"]["state"], listed["broken"]["path"]) == ("broken", str(folder / "broken"))
-        assert (await call(hub.router, "plugin:inspect", {"name": "broken"}))["reason"] == health["plugins"]["broken"]["reason"]
+        assert (await call(hub.router, "plugin:inspect", {"name": "broken"}))["reason"] == health["plugins"]["broken"][
+            "reason"
+        ]
         assert (await call(hub.router, "system:status"))["plugins"]["broken"] == 1
         assert (await call(hub.router, "sound:say"))["text"] == "one"
         failed = await call(hub.router, "monitor:get_events", {"event_patterns": ["plugin:failed"]})
@@ -240,7 +242,12 @@ async def hub_with_capabilities(tmp_path: Path) -> AsyncIterator[tuple[Router, L
     log = Log(tmp_path / "ksi.jsonl", "info")
     router = bare_router(log)
     loader = Loader(
-        router, tmp_path, log=log.logger, capabilities={Telescope: Telescope()}, inner={Router: router}, known=[Microscope]
+        router,
+        tmp_path,
+        log=log.logger,
+        capabilities={Telescope: Telescope()},
+        inner={Router: router},
+        known=[Microscope],
     )
     await loader.load_core([(core_plugin.plugin, "Plugins.")])
     try:
@@ -291,7 +298,9 @@ async def test_a_plugin_that_needs_what_it_cannot_have_is_refused(tmp_path: Path
             await loader.load(found(Plugin("greedy", uses=[kind])))
 
 
-async def test_a_handler_whose_capability_is_absent_does_not_exist_and_inspect_says_what_it_needs(tmp_path: Path) -> None:
+async def test_a_handler_whose_capability_is_absent_does_not_exist_and_inspect_says_what_it_needs(
+    tmp_path: Path,
+) -> None:
     plugin = Plugin("biologist")
 
     @plugin.handles("biologist:zoom", uses=[Microscope])
@@ -426,8 +435,12 @@ async def test_a_lifespan_that_is_cancelled_from_inside_sets_its_plugin_aside_to
         assert (await hub.call("system:health"))["plugins"]["watcher"]["state"] == "broken"
 
 
-@pytest.mark.parametrize("error", [ValueError("sour"), SystemExit(3), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
-def test_a_lifespan_that_fails_while_closing_is_logged_and_takes_nothing_down(error: BaseException, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("sour"), SystemExit(3), KeyboardInterrupt()], ids=lambda error: type(error).__name__
+)
+def test_a_lifespan_that_fails_while_closing_is_logged_and_takes_nothing_down(
+    error: BaseException, tmp_path: Path
+) -> None:
     """D07: its own loop, because an exit that gets through would end the loop of the tests as well."""
     plugin = Plugin("sour")
 
@@ -548,15 +561,61 @@ async def test_a_call_under_way_ends_on_the_old_code_while_the_new_code_serves(t
         await soon(old_module.entered.wait())
         write_plugin(tmp_path, "sample", saying(answer="new"))
         reload = asyncio.create_task(hub.call("plugin:reload", name="sample"))
-        await until(lambda: module() is not old_module)
-        await until(lambda: hub.hub.loader.running["sample"].plugin is module().plugin)
+        await until(lambda: hub.hub.loader.running["sample"].plugin is not old_module.plugin)
         assert (await soon(hub.call("sample:say")))["text"] == "new"
         assert not reload.done()
-        with pytest.raises(Conflict, match="being reloaded"):
-            await hub.call("plugin:reload", name="sample")
+        assert (await soon(hub.call("plugin:reload", name="sample")))[
+            "cut_calls"
+        ] == 0  # one more does not have to wait
         old_module.release.set()
         assert (await soon(late))["text"] == "old"
         await soon(reload)
+
+
+async def test_a_mended_version_can_follow_while_calls_of_the_first_still_drain(tmp_path: Path) -> None:
+    folder = write_plugin(tmp_path, "sample", WAITING)
+    async with running(folder) as hub:
+        old_module = module()
+        late = asyncio.create_task(hub.call("sample:say"))
+        await soon(old_module.entered.wait())
+        write_plugin(tmp_path, "sample", saying(answer="mistake"))
+        first = asyncio.create_task(hub.call("plugin:reload", name="sample"))
+        await until(lambda: hub.hub.loader.running["sample"].plugin is not old_module.plugin)
+        write_plugin(tmp_path, "sample", saying(answer="mended"))
+        await soon(hub.call("plugin:reload", name="sample"))
+        assert (await hub.call("sample:say"))["text"] == "mended"
+        old_module.release.set()
+        assert (await soon(late))["text"] == "old"
+        assert (await soon(first))["cut_calls"] == 0
+
+
+async def test_a_hub_that_closes_while_an_old_version_still_drains_closes_that_too(tmp_path: Path) -> None:
+    """K005: what a lifespan opened is closed, whichever version it was."""
+    folder = write_plugin(tmp_path, "sample", WAITING.replace('plugin = Plugin("sample")', CLOSING))
+    async with running(folder) as hub:
+        old_module = module()
+        late = asyncio.create_task(hub.call("sample:say"))
+        await soon(old_module.entered.wait())
+        write_plugin(tmp_path, "sample", saying(answer="new"))
+        reload = asyncio.create_task(hub.call("plugin:reload", name="sample"))
+        await until(lambda: hub.hub.loader.running["sample"].plugin is not old_module.plugin)
+    assert old_module.closed
+    for task in (late, reload):
+        task.cancel()
+    await asyncio.wait([late, reload], timeout=5)
+    await asyncio.gather(late, reload, return_exceptions=True)
+
+
+async def test_two_reloads_of_one_plugin_do_not_start_at_once(tmp_path: Path) -> None:
+    folder = write_plugin(tmp_path, "sample", saying())
+    async with running(folder) as hub:
+        write_plugin(tmp_path, "sample", STARTING)
+        first = asyncio.create_task(hub.call("plugin:reload", name="sample"))
+        await until(lambda: getattr(sys.modules.get("ksi_plugins.sample"), "steps", None) == ["starting"])
+        with pytest.raises(Conflict, match="being reloaded"):
+            await hub.call("plugin:reload", name="sample")
+        module().may_start.set()
+        assert (await soon(first))["state"] == "running"
 
 
 async def test_calls_of_other_plugins_go_on_during_a_reload(tmp_path: Path) -> None:
@@ -628,12 +687,15 @@ async def test_events_that_a_new_version_dropped_are_gone_and_new_ones_are_there
         assert (await hub.call("sample:tell"))["text"] == "one"
 
 
-LISTENING = SOURCE + '''
+LISTENING = (
+    SOURCE
+    + """
 
 @plugin.on("free:*")
 async def listen(ctx: Context, notice: object) -> None:
     await ctx.call("state:set", {{"key": "heard", "value": "{answer}", "namespace": ctx.call_id}})
-'''
+"""
+)
 
 
 async def test_after_a_reload_a_notice_is_heard_once_and_by_the_new_version(tmp_path: Path) -> None:
@@ -667,7 +729,7 @@ async def test_a_reload_whose_caller_goes_away_while_old_calls_drain_still_ends_
         assert (await hub.call("plugin:reload", name="sample"))["state"] == "running"
 
 
-CLOSING = '''plugin = Plugin("sample")
+CLOSING = """plugin = Plugin("sample")
 closed = []
 
 from contextlib import asynccontextmanager
@@ -677,7 +739,7 @@ from contextlib import asynccontextmanager
 async def live(home):
     yield
     closed.append(True)
-'''
+"""
 
 STARTING = '''"""A plugin that takes its time to start."""
 import asyncio
@@ -735,17 +797,19 @@ async def count(ctx: Context, params: Nothing) -> Counted:
 
 
 async def test_a_new_version_brings_the_database_up_to_date_and_keeps_what_is_in_it(tmp_path: Path) -> None:
-    one = "'CREATE TABLE a (x)'"
+    one, view = "'CREATE TABLE a (x)'", "'CREATE VIEW b AS SELECT * FROM a'"
     folder = write_plugin(tmp_path, "sample", KEEPING.format(migrations=one, table="a"))
     async with running(folder) as hub:
         await hub.call("sample:count")
-        write_plugin(tmp_path, "sample", KEEPING.format(migrations=one + ", 'CREATE VIEW b AS SELECT * FROM a'", table="b"))
+        write_plugin(tmp_path, "sample", KEEPING.format(migrations=f"{one}, {view}", table="b"))
         await hub.call("plugin:reload", name="sample")
         assert (await hub.call("sample:count"))["rows"] == 2
         assert (await hub.call("plugin:inspect", name="sample"))["database"]["version"] == 2
 
 
-@pytest.mark.parametrize("migrations", ["'CREATE TABLE a (x, y)'", "'CREATE TABLE a (x)', 'nonsense'"], ids=["rewritten", "broken"])
+@pytest.mark.parametrize(
+    "migrations", ["'CREATE TABLE a (x, y)'", "'CREATE TABLE a (x)', 'nonsense'"], ids=["rewritten", "broken"]
+)
 async def test_a_new_version_whose_migrations_do_not_follow_is_refused_and_the_old_one_goes_on(
     tmp_path: Path, migrations: str
 ) -> None:

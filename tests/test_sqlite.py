@@ -1,6 +1,7 @@
 """The SQLite engine: what was acknowledged is there, what failed left nothing, and a damaged file is refused with its bytes untouched."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 import stat
@@ -46,12 +47,18 @@ async def test_a_write_is_durable_when_it_returns_and_seen_by_every_reader(tmp_p
         assert row["word"] == "one"
         assert await database.fetch_one("SELECT * FROM numbers WHERE number = ?", 2) is None
         assert await database.execute("UPDATE numbers SET word = 'uno'") == 1
-        assert [row["word"] for row in await database.execute_returning("DELETE FROM numbers RETURNING word")] == ["uno"]
+        assert [row["word"] for row in await database.execute_returning("DELETE FROM numbers RETURNING word")] == [
+            "uno"
+        ]
 
 
 async def test_writes_are_kept_in_the_order_they_were_sent(tmp_path: Path) -> None:
-    async with open_database(tmp_path / "a.db", ["CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)"]) as database:
-        await soon(asyncio.gather(*(database.execute("INSERT INTO log (number) VALUES (?)", number) for number in range(600))))
+    async with open_database(
+        tmp_path / "a.db", ["CREATE TABLE log (id INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)"]
+    ) as database:
+        await soon(
+            asyncio.gather(*(database.execute("INSERT INTO log (number) VALUES (?)", number) for number in range(600)))
+        )
         rows = await database.fetch("SELECT number FROM log ORDER BY id")
         assert [row["number"] for row in rows] == list(range(600))
 
@@ -109,7 +116,9 @@ async def test_statements_that_would_end_the_group_can_take_no_acknowledged_writ
                 ),
                 WAIT_S,
             )
-            acknowledged = {number for number, outcome in zip((1, 2, 0, 3, 4), outcomes, strict=True) if outcome == 1 and number}
+            acknowledged = {
+                number for number, outcome in zip((1, 2, 0, 3, 4), outcomes, strict=True) if outcome == 1 and number
+            }
             assert await soon(database.execute(INSERT, 9, "the writer lives")) == 1
             assert acknowledged | {9} <= set(await numbers(database))
 
@@ -135,33 +144,45 @@ async def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
             assert len(await transaction.fetch("SELECT * FROM numbers")) == 2
             assert await numbers(database) == []
         assert await numbers(database) == [1, 2]
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail() -> None:
             async with database.transaction() as transaction:
                 await transaction.execute(INSERT, 3, "x")
                 raise ZeroDivisionError
-        with pytest.raises(sqlite3.IntegrityError):
+
+        async def collide() -> None:
             async with database.transaction() as transaction:
                 await transaction.execute(INSERT, 4, "x")
                 await transaction.execute(INSERT, 1, "again")
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        with pytest.raises(sqlite3.IntegrityError):
+            await collide()
         assert await soon(database.execute(INSERT, 5, "x")) == 1
         assert await numbers(database) == [1, 2, 5]
 
 
 async def test_other_writes_wait_for_a_transaction_and_are_not_part_of_it(tmp_path: Path) -> None:
     async with open_database(tmp_path / "a.db", NUMBERS) as database:
-        with pytest.raises(ZeroDivisionError):
-            async with database.transaction() as transaction:
-                other = asyncio.create_task(database.execute(INSERT, 2, "x"))
-                await transaction.execute(INSERT, 1, "x")
-                await asyncio.sleep(0)
-                assert not other.done()
-                raise ZeroDivisionError
-        assert await soon(other) == 1
-        assert await numbers(database) == [2]
+
+        async def fail() -> asyncio.Task[int]:
+            with contextlib.suppress(ZeroDivisionError):
+                async with database.transaction() as transaction:
+                    late = asyncio.create_task(database.execute(INSERT, 3, "x"))
+                    await transaction.execute(INSERT, 1, "x")
+                    assert not late.done()
+                    raise ZeroDivisionError
+            return late
+
+        assert await soon(await fail()) == 1
+        assert await numbers(database) == [3]
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 2))
-async def test_a_transaction_cancelled_at_any_moment_is_whole_or_absent_and_the_writer_lives(tmp_path: Path, turns: int) -> None:
+async def test_a_transaction_cancelled_at_any_moment_is_whole_or_absent_and_the_writer_lives(
+    tmp_path: Path, turns: int
+) -> None:
     """A deadline may strike while it waits, while it begins, inside, or while it commits."""
     async with open_database(tmp_path / "a.db", NUMBERS) as database:
 
@@ -192,12 +213,20 @@ async def test_a_transaction_cancelled_while_it_begins_or_commits_leaves_the_wri
             writer: Any = database._writer
             original_execute, original_commit = writer.execute, writer.commit
 
-            def execute(sql: str, *rest: Any, moment: str = moment, original: Any = original_execute, reached: asyncio.Event = reached) -> Any:
+            def execute(
+                sql: str,
+                *rest: Any,
+                moment: str = moment,
+                original: Any = original_execute,
+                reached: asyncio.Event = reached,
+            ) -> Any:
                 if sql == moment:
                     reached.set()
                 return original(sql, *rest)
 
-            async def commit(moment: str = moment, original: Any = original_commit, reached: asyncio.Event = reached) -> None:
+            async def commit(
+                moment: str = moment, original: Any = original_commit, reached: asyncio.Event = reached
+            ) -> None:
                 if moment == "COMMIT":
                     reached.set()
                 await original()
@@ -264,7 +293,9 @@ async def test_writes_under_way_when_a_database_closes_end_one_way_or_the_other(
         task.cancel()
     await asyncio.gather(*writes, return_exceptions=True)
     assert not stuck
-    acknowledged = {number for number, task in enumerate(writes[:300]) if not task.cancelled() and task.exception() is None}
+    acknowledged = {
+        number for number, task in enumerate(writes[:300]) if not task.cancelled() and task.exception() is None
+    }
     async with open_database(path, NUMBERS) as database:
         assert acknowledged <= set(await numbers(database))
 
@@ -286,7 +317,7 @@ async def test_migrations_run_once_in_order_and_the_number_is_kept(tmp_path: Pat
 async def test_a_migration_that_fails_leaves_nothing_of_itself_and_all_of_the_earlier_ones(tmp_path: Path) -> None:
     """F10."""
     path = tmp_path / "a.db"
-    with pytest.raises(BadData, match="migration 2 .*Nothing of it was kept"):
+    with pytest.raises(BadData, match=r"migration 2 .*Nothing of it was kept"):
         async with open_database(path, [*NUMBERS, "CREATE TABLE half (x); INSERT INTO nowhere VALUES (1)"]):
             raise AssertionError("must not open")
     async with open_database(path, NUMBERS) as database:
@@ -490,6 +521,19 @@ async def test_two_hundred_odd_cuts_are_all_noticed(tmp_path: Path) -> None:
     path.write_bytes(whole)
     async with open_database(path, NUMBERS) as database:
         assert len(await numbers(database)) == 200
+
+
+async def test_an_empty_file_is_called_empty_and_not_taken_for_a_new_database(tmp_path: Path) -> None:
+    """Trap 7: SQLite itself would open it without a word."""
+    for marked in (True, False):
+        path = tmp_path / f"{marked}.db"
+        path.touch()
+        if marked:
+            path.with_name(path.name + ".created").touch()
+        with pytest.raises(BadData, match="is empty: it was cut or replaced"):
+            async with open_database(path, NUMBERS):
+                raise AssertionError("an empty file was opened")
+        assert path.stat().st_size == 0
 
 
 async def test_the_way_out_that_is_told_works(tmp_path: Path) -> None:

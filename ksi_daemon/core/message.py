@@ -2,10 +2,11 @@
 
 from ksi_daemon.bus import Bus, Mailbox
 from ksi_daemon.identifiers import EVENT_NAME, namespace_of
+from ksi_daemon.loader import Loader
 from ksi_daemon.plugin import Conflict, Context, Field, Forbidden, JsonValue, Nothing, Params, Plugin, Result
 from ksi_daemon.router import Router
 
-plugin = Plugin("message", uses=[Router, Bus])
+plugin = Plugin("message", uses=[Router, Bus, Loader])
 
 NOTICE = f"^(?:{EVENT_NAME.pattern})$"
 
@@ -27,8 +28,8 @@ class Published(Result):
 async def publish(ctx: Context, params: Publish) -> Published:
     """Tell everyone who subscribed to this notice. Never waits; says how many heard it and how many were too busy."""
     router = ctx.capability(Router)
-    owner = namespace_of(params.event)
-    if any(route.handler.plugin == owner for route in router.routes.values()):
+    owner, loader = namespace_of(params.event), ctx.capability(Loader)
+    if owner in loader.running or owner in loader.set_aside:
         raise Forbidden(
             f"notices named {owner}:… are sent by the plugin {owner!r} alone", hint="choose a namespace of your own"
         )

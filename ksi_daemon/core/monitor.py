@@ -49,10 +49,9 @@ async def get_events(ctx: Context, params: GetEvents) -> Events:
     found: list[dict[str, Any]] = []
     matched = 0
     for record in journal.newest_first():
-        if until is not None and record.time_s > until:
-            continue
-        if since is not None and record.time_s < since:
-            break
+        began = round(record.time_s, 6)  # as it is shown
+        if (until is not None and began > until) or (since is not None and began < since):
+            continue  # and not `break`: the ring is in the order in which calls ended
         if any(matches(pattern, record.event) for pattern in params.event_patterns):
             matched += 1
             if len(found) < params.limit:

@@ -4,7 +4,7 @@ import msgspec
 from pydantic import field_validator
 
 from ksi_daemon.notice import iso_time
-from ksi_daemon.plugin import Context, Field, JsonValue, NotFound, Params, Plugin, Result, TooLarge
+from ksi_daemon.plugin import Context, Field, Invalid, JsonValue, NotFound, Params, Plugin, Result, TooLarge
 from ksi_daemon.store.state import StateStore
 
 VALUE_LIMIT_BYTES = 900_000  # so that what was set can be read back in one line of the socket
@@ -69,7 +69,10 @@ async def get(ctx: Context, params: Key) -> Value:
 @plugin.handles("state:set")
 async def set_value(ctx: Context, params: Set) -> Kept:
     """Keep a value under a key, replacing what was there. Answered once it is safely on disk."""
-    size = len(msgspec.json.encode(params.value)) + len(msgspec.json.encode(params.metadata))
+    try:
+        size = len(msgspec.json.encode(params.value)) + len(msgspec.json.encode(params.metadata))
+    except UnicodeEncodeError as error:
+        raise Invalid(f"the value holds text that is no Unicode: {error.reason}") from error
     if size > VALUE_LIMIT_BYTES:
         raise TooLarge(
             f"the value has {size:,} bytes, more than {VALUE_LIMIT_BYTES:,}",

@@ -24,6 +24,8 @@ def main() -> int:
     libraries = ", ".join(f"{name} {number}" for name, number in before["libraries"].items())
     print(f"\n{before['processor']}, {before['cores']} cores, load {before['load_1min']} before, {before['system']}")
     print(f"Python {before['python']}, {libraries}")
+    if not before["quiet"]:
+        print("The machine was busy: rates beside another process look better than they are, times look worse.")
     missed = [figure.name for figure in figures if figure.verdict == "MISSED"]
     if arguments.json is not None:
         document = {

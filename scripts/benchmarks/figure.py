@@ -61,10 +61,12 @@ def machine() -> dict[str, Any]:
         if line.startswith("model name"):
             processor = line.partition(":")[2].strip()
             break
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     return {
         "processor": processor or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_1min": round(os.getloadavg()[0], 2),
+        "cores": cores,
+        "load_1min": round(load, 2),
+        "quiet": load < cores / 4,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},

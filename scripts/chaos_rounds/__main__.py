@@ -47,6 +47,7 @@ def main() -> int:
     for storm, count in ((_kills, arguments.rounds), (_races, arguments.races), (_mutations, arguments.mutations)):
         if count > 0:
             _attempt(storm, count, chance, report)
+    _progress("")
     report.figures["seconds"] = round(time.monotonic() - began, 1)
     report.figures["violations"] = report.violations
     if arguments.json:
@@ -174,10 +175,10 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 def _progress(text: str) -> None:
+    """One line that replaces itself, where somebody watches."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
-        if text.endswith("\n"):
-            sys.stderr.flush()
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ async def test_reload_applies_what_changed_at_once_and_names_what_waits_for_a_re
     """F09."""
     async with running() as hub:
         hub.hear("config:*")
-        (folder / "ksi.toml").write_text("result_limit_bytes = 1000\nport = 9999\nlog_level = 'error'\n", encoding="utf-8")
+        (folder / "ksi.toml").write_text(
+            "result_limit_bytes = 1000\nport = 9999\nlog_level = 'error'\n", encoding="utf-8"
+        )
         answer = await hub.call("config:reload")
         assert {"log_level", "port", "result_limit_bytes"} <= set(answer["changed"])
         assert "port" in answer["needs_restart"]
@@ -51,7 +53,8 @@ async def test_reload_applies_what_changed_at_once_and_names_what_waits_for_a_re
 
 
 @pytest.mark.parametrize(
-    "content", [b"port = ", b"prot = 1\n", b"port = 99999\n", b"\xff\xfe", b"call_timeout_s = -1\n", b"port = " + b"[" * 20_000],
+    "content",
+    [b"port = ", b"prot = 1\n", b"port = 99999\n", b"\xff\xfe", b"call_timeout_s = -1\n", b"port = " + b"[" * 20_000],
     ids=["half-written", "unknown", "bad value", "no text", "negative", "deep"],
 )
 async def test_bad_new_settings_are_refused_announced_and_the_old_ones_stay(folder: Path, content: bytes) -> None:

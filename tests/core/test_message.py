@@ -80,14 +80,25 @@ async def test_nobody_can_publish_in_the_namespace_of_a_plugin(make: Any) -> Non
     """A listener may trust that a notice of a plugin is from that plugin."""
     async with running(make()) as hub:
         hub.hear("*")
-        for event in ("quiet:said", "quiet:anything", "system:ready", "state:changed", "plugin:failed", "config:reloaded", "message:x", "monitor:x"):
+        for event in (
+            "quiet:said",
+            "quiet:anything",
+            "system:ready",
+            "state:changed",
+            "plugin:failed",
+            "config:reloaded",
+            "message:x",
+            "monitor:x",
+        ):
             with pytest.raises(Forbidden, match="alone"):
                 await publish(hub, event)
         await publish(hub, "free:word")
         assert (await hub.next_notice()).event == "free:word"
 
 
-@pytest.mark.parametrize("event", ["", "build", "build:", "build:*", "*", "Build:finished", "build:finished\n", "a" * 40 + ":b", "a:b:c"])
+@pytest.mark.parametrize(
+    "event", ["", "build", "build:", "build:*", "*", "Build:finished", "build:finished\n", "a" * 40 + ":b", "a:b:c"]
+)
 async def test_what_is_no_name_for_a_notice_is_refused(event: str) -> None:
     async with running() as hub:
         with pytest.raises(Invalid):

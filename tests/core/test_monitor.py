@@ -96,7 +96,11 @@ async def test_patterns_choose_events(patterns: list[str], expected: list[str]) 
         await hub.call("state:set", key="k", value=1)
         with pytest.raises(Exception, match="no plugin owns"):
             await hub.call("no:where")
-        seen = {event["event"] for event in await events(hub, event_patterns=patterns) if not event["event"].startswith("plugin:")}
+        seen = {
+            event["event"]
+            for event in await events(hub, event_patterns=patterns)
+            if not event["event"].startswith("plugin:")
+        }
         assert seen == set(expected)
 
 
@@ -183,10 +187,12 @@ async def test_a_long_call_that_began_before_the_span_hides_nothing_that_is_in_i
 async def test_a_question_that_makes_no_sense_is_invalid(data: dict[str, Any]) -> None:
     async with running() as hub:
         with pytest.raises(Invalid):
-            await hub.call("monitor:get_events", **{name: value for name, value in data.items()})
+            await hub.call("monitor:get_events", **data)
 
 
-@pytest.mark.parametrize("moment", [1e300, -1e300, float("inf"), float("nan"), "0001-01-01T00:00:00+23:59", "9999-12-31"])
+@pytest.mark.parametrize(
+    "moment", [1e300, -1e300, float("inf"), float("nan"), "0001-01-01T00:00:00+23:59", "9999-12-31"]
+)
 async def test_a_moment_at_the_end_of_time_is_answered_or_invalid_but_never_a_crash(moment: float | str) -> None:
     async with running() as hub:
         for name in ("since", "until"):
@@ -238,7 +244,13 @@ async def test_a_chain_shows_everything_one_call_set_off_in_order() -> None:
         await hub.call("tell:tell")
         chain = await hub.call("monitor:get_correlation_chain", correlation_id="the-thread")
         assert chain["correlation_id"] == "the-thread"
-        assert [event["event"] for event in chain["events"]] == ["tell:twice", "tell:tell", "tell:told", "tell:tell", "tell:told"]
+        assert [event["event"] for event in chain["events"]] == [
+            "tell:twice",
+            "tell:tell",
+            "tell:told",
+            "tell:tell",
+            "tell:told",
+        ]
         root, first_call, first_notice, second_call, second_notice = chain["events"]
         assert [event["depth"] for event in chain["events"]] == [0, 1, 2, 1, 2]
         assert (first_call["parent_id"], second_call["parent_id"]) == (root["id"], root["id"])

@@ -61,7 +61,9 @@ async def test_inspect_shows_handlers_with_counts_listeners_and_the_database() -
                 "errors": 1,
             }
         ]
-        assert seen["subscriptions"] == [{"pattern": "state:*", "delivered": 0, "failed": 0, "dropped": 0, "waiting": 0}]
+        assert seen["subscriptions"] == [
+            {"pattern": "state:*", "delivered": 0, "failed": 0, "dropped": 0, "waiting": 0}
+        ]
         assert seen["database"]["version"] == 1
         assert Path(seen["database"]["path"]).name == "sample.db"
         assert seen["database"]["bytes"] > 0
@@ -102,7 +104,7 @@ async def test_a_broken_new_version_is_refused_with_the_reason_and_the_old_one_s
     folder = write_plugin(tmp_path, "sample", SOURCE.format(name="sample", answer="one"))
     async with running(folder) as hub:
         write_plugin(tmp_path, "sample", "raise ValueError('half an edit')")
-        with pytest.raises(Conflict, match="half an edit.*goes on"):
+        with pytest.raises(Conflict, match=r"half an edit.*goes on"):
             await hub.call("plugin:reload", name="sample")
         assert (await hub.call("sample:say"))["text"] == "one"
         assert (await hub.call("system:health"))["status"] == "ok"

@@ -322,7 +322,13 @@ async def test_validate_says_whether_data_would_fit_and_names_every_problem(data
 async def test_validate_and_the_call_itself_always_agree() -> None:
     """L079: one parser."""
     async with running(weather()) as hub:
-        for data in ({"place": "Bonn"}, {"place": 5}, {"place": "Bonn", "days": "3"}, {"days": 3}, {"place": "Bonn", "more": 1}):
+        for data in (
+            {"place": "Bonn"},
+            {"place": 5},
+            {"place": "Bonn", "days": "3"},
+            {"days": 3},
+            {"place": "Bonn", "more": 1},
+        ):
             verdict = await call(hub.hub.router, "system:validate", {"event": "weather:forecast", "data": data})
             try:
                 await call(hub.hub.router, "weather:forecast", data)

@@ -219,11 +219,12 @@ class Daemon:
         """Start it and wait until it answers."""
         began = time.monotonic()
         self.spawn(**environment)
-        until(self._answers_now, what="the daemon answers")
+        until(self.answers, what="the daemon answers")
         self.ready_s = time.monotonic() - began
         return self
 
-    def _answers_now(self) -> bool:
+    def answers(self) -> bool:
+        """Whether it serves now; a failure when it has ended instead."""
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError(f"the daemon ended with {self.process.returncode} instead of starting: {self.errors}")
@@ -243,7 +244,10 @@ class Daemon:
             return connection.call(event, data, **extra)
 
     def health_s(self) -> float:
-        """How long it takes to learn that it is well."""
+        """How long it takes to learn that it is well: the middle of three, each on a connection of its own."""
+        return sorted(self._health_s() for _ in range(3))[1]
+
+    def _health_s(self) -> float:
         with self.connect() as connection:
             began = time.monotonic()
             connection.call("system:health")

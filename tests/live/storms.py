@@ -60,7 +60,7 @@ def start_together(folder: Path, count: int) -> Race:
 
         until(only_winners_are_left, within_s=3 * WAIT_S, what="all but one have ended")
         left = [daemon for index, (daemon, _) in enumerate(runners) if index not in losers]
-        serving = [daemon for daemon in left if until(daemon._answers_now, what="the winner serves")]
+        serving = [daemon for daemon in left if until(daemon.answers, what="the winner serves")]
         return Race(len(serving), serving[0].pid if serving else 0, list(losers.values()))
     finally:
         for daemon, _ in runners:

@@ -20,17 +20,17 @@ def _still_serves(connection: Connection) -> None:
     assert connection.call("system:echo", {"text": "still here"}) == {"text": "still here"}
 
 
-@pytest.mark.parametrize("depth", [65, 100, 2_000, 100_000])
-def test_data_nested_deeper_than_sixty_four_is_refused_quickly(daemon: Daemon, depth: int) -> None:
+def test_data_nested_deeper_than_sixty_four_is_refused_quickly(daemon: Daemon) -> None:
     """J03"""
     daemon.start()
     with daemon.connect() as connection:
         _still_serves(connection)
-        began = time.monotonic()
-        answer = connection.ask(_nested(depth))
-        assert time.monotonic() - began <= 0.25  # 50 ms on a quiet machine
-        assert answer["error"]["code"] == "invalid"
-        _still_serves(connection)
+        for depth in (65, 100, 2_000, 100_000):
+            began = time.monotonic()
+            answer = connection.ask(_nested(depth))
+            assert time.monotonic() - began <= 0.25, depth  # 50 ms on a quiet machine
+            assert answer["error"]["code"] == "invalid", depth
+            _still_serves(connection)
 
 
 def test_data_nested_sixty_four_deep_is_kept_and_comes_back(daemon: Daemon) -> None:
@@ -41,17 +41,17 @@ def test_data_nested_sixty_four_deep_is_kept_and_comes_back(daemon: Daemon) -> N
         assert connection.call("state:get", {"key": "deep"})["value"] == json.loads("[" * 63 + "]" * 63)
 
 
-@pytest.mark.parametrize("opening", [b'{"a":', b"[", b'{"event":"system:echo","data":{"text":', b'{"data":['])
-def test_a_hundred_thousand_open_brackets_are_refused_quickly(daemon: Daemon, opening: bytes) -> None:
+def test_a_hundred_thousand_open_brackets_are_refused_quickly(daemon: Daemon) -> None:
     """J03"""
     daemon.start()
     with daemon.connect() as connection:
         _still_serves(connection)
-        began = time.monotonic()
-        answer = connection.ask(opening * (900_000 // len(opening)))
-        assert time.monotonic() - began <= 0.5
-        assert answer["error"]["code"] == "invalid"
-        _still_serves(connection)
+        for opening in (b'{"a":', b"[", b'{"event":"system:echo","data":{"text":', b'{"data":['):
+            began = time.monotonic()
+            answer = connection.ask(opening * (900_000 // len(opening)))
+            assert time.monotonic() - began <= 0.5, opening
+            assert answer["error"]["code"] == "invalid", opening
+            _still_serves(connection)
 
 
 ECHO = b'{"event":"system:echo","data":{"text":"x"},"id":1}'
@@ -168,35 +168,34 @@ def _same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
-@pytest.mark.parametrize(
-    ("event", "data"),
-    [
-        ("state:get", b'{"key":%b}'),
-        ("state:get", b'{"key":"k","namespace":%b}'),
-        ("state:delete", b'{"key":%b}'),
-        ("state:list", b'{"pattern":%b}'),
-        ("state:list", b'{"namespace":%b}'),
-        ("state:list", b'{"after":["a",%b]}'),
-        ("state:list", b'{"limit":%b}'),
-        ("system:echo", b'{"text":%b}'),
-        ("system:help", b'{"event":%b}'),
-        ("system:discover", b'{"namespace":%b}'),
-        ("system:validate", b'{"event":"state:set","data":%b}'),
-        ("message:publish", b'{"event":"odd:thing","data":{"x":%b}}'),
-        ("message:publish", b'{"event":%b}'),
-        ("message:subscribe", b'{"patterns":[%b]}'),
-        ("message:unsubscribe", b'{"patterns":[%b]}'),
-        ("monitor:get_events", b'{"since":%b}'),
-        ("monitor:get_events", b'{"until":%b}'),
-        ("monitor:get_events", b'{"event_patterns":[%b]}'),
-        ("monitor:get_correlation_chain", b'{"correlation_id":%b}'),
-        ("plugin:inspect", b'{"name":%b}'),
-        ("plugin:reload", b'{"name":%b}'),
-    ],
-)
-def test_a_hostile_value_never_breaks_a_core_event(served: Daemon, event: str, data: bytes) -> None:
+PLACES = [
+    ("state:get", b'{"key":%b}'),
+    ("state:get", b'{"key":"k","namespace":%b}'),
+    ("state:delete", b'{"key":%b}'),
+    ("state:list", b'{"pattern":%b}'),
+    ("state:list", b'{"namespace":%b}'),
+    ("state:list", b'{"after":["a",%b]}'),
+    ("state:list", b'{"limit":%b}'),
+    ("system:echo", b'{"text":%b}'),
+    ("system:help", b'{"event":%b}'),
+    ("system:discover", b'{"namespace":%b}'),
+    ("system:validate", b'{"event":"state:set","data":%b}'),
+    ("message:publish", b'{"event":"odd:thing","data":{"x":%b}}'),
+    ("message:publish", b'{"event":%b}'),
+    ("message:subscribe", b'{"patterns":[%b]}'),
+    ("message:unsubscribe", b'{"patterns":[%b]}'),
+    ("monitor:get_events", b'{"since":%b}'),
+    ("monitor:get_events", b'{"until":%b}'),
+    ("monitor:get_events", b'{"event_patterns":[%b]}'),
+    ("monitor:get_correlation_chain", b'{"correlation_id":%b}'),
+    ("plugin:inspect", b'{"name":%b}'),
+    ("plugin:reload", b'{"name":%b}'),
+]
+
+
+def test_a_hostile_value_never_breaks_a_core_event(served: Daemon) -> None:
     """J05"""
-    more = {
+    times = {
         "far past": b'"0001-01-01T00:00:00+23:59"',
         "far future": b'"9999-12-31T23:59:59-23:59"',
         "1e308": b"1e308",
@@ -204,10 +203,11 @@ def test_a_hostile_value_never_breaks_a_core_event(served: Daemon, event: str, d
     }
     broken: list[str] = []
     with served.connect() as connection:
-        for name, raw in (HOSTILE_VALUES | more).items():
-            answer = connection.ask(b'{"event":"%b","data":%b,"id":1}' % (event.encode(), data % raw))
-            if not answer["ok"] and answer["error"]["code"] in ("internal", "cancelled"):
-                broken.append(f"{name}: {answer['error']['message']}")
+        for event, data in PLACES:
+            for name, raw in (HOSTILE_VALUES | times).items():
+                answer = connection.ask(b'{"event":"%b","data":%b,"id":1}' % (event.encode(), data % raw))
+                if not answer["ok"] and answer["error"]["code"] in ("internal", "cancelled"):
+                    broken.append(f"{event} {data!r} {name}: {answer['error']['message']}")
         _still_serves(connection)
     assert broken == []
 
@@ -265,14 +265,15 @@ def test_a_bad_request_with_a_good_id_is_refused_under_that_id(served: Daemon) -
         assert connection.ask(b'{"event":"nobody:home","id":9}')["id"] == 9
 
 
-@pytest.mark.parametrize("extra", [b'"timeout_s":-1', b'"timeout_s":0', b'"timeout_s":1e999', b'"timeout_s":"5"', b'"correlation_id":""',
-                                   b'"correlation_id":"%b"' % (b"x" * 65), b'"correlation_id":5', b'"timeout_s":true'])  # fmt: skip
-def test_a_request_with_a_bad_extra_field_is_refused(served: Daemon, extra: bytes) -> None:
+def test_a_request_with_a_bad_extra_field_is_refused(served: Daemon) -> None:
     """J06"""
+    times = [b'"timeout_s":%b' % raw for raw in (b"-1", b"0", b"1e999", b'"5"', b"true")]
+    chains = [b'"correlation_id":%b' % raw for raw in (b'""', b'"%b"' % (b"x" * 65), b"5", b"{}")]
     with served.connect() as connection:
-        answer = connection.ask(b'{"event":"system:echo","data":{"text":"x"},"id":1,%b}' % extra)
-        assert answer["error"]["code"] == "invalid"
-        _still_serves(connection)
+        for extra in times + chains:
+            answer = connection.ask(b'{"event":"system:echo","data":{"text":"x"},"id":1,%b}' % extra)
+            assert answer["error"]["code"] == "invalid", extra
+            _still_serves(connection)
 
 
 def test_unknown_events_are_refused_with_a_hint_and_without_an_echo_of_megabytes(served: Daemon) -> None:

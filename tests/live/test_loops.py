@@ -19,7 +19,7 @@ async def self_call(ctx: Context, params: Nothing) -> Done:
 @plugin.handles("loops:fan")
 async def fan(ctx: Context, params: Nothing) -> Done:
     """Call itself many times at once."""
-    await asyncio.gather(*(ctx.call("loops:fan") for _ in range(2)))
+    await asyncio.gather(*(ctx.call("loops:fan") for _ in range(3)))
     return Done()
 
 @plugin.handles("loops:ping")
@@ -107,7 +107,7 @@ def test_calls_that_fan_out_in_a_loop_end_at_their_deadline_or_depth_and_others_
     with looping.connect(wait_s=15) as connection:
         request = connection.post("loops:fan", timeout_s=2)
         times = sorted(looping.health_s() for _ in range(5))
-        assert connection.answer(request)["error"]["code"] in ("too_deep", "timed_out")
+        assert connection.answer(request)["error"]["code"] in ("too_deep", "timed_out", "too_many")
     assert statistics.median(times) <= 0.5
     until(lambda: looping.call("system:status")["calls_in_flight"] == 0, what="nothing of it goes on")
 

@@ -31,7 +31,10 @@ JSON = st.recursive(
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)
@@ -43,7 +46,9 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return found
 
 
-async def keys(store: StateStore, namespace: str | None = None, pattern: str = "*", **options: Any) -> list[tuple[str, str]]:
+async def keys(
+    store: StateStore, namespace: str | None = None, pattern: str = "*", **options: Any
+) -> list[tuple[str, str]]:
     return [(row.namespace, row.key) for row in await store.list(namespace, pattern, **{"limit": 100, **options})]
 
 
@@ -54,7 +59,9 @@ async def test_a_key_that_was_never_set_is_nothing(backend: Backend, tmp_path: P
         assert await keys(store) == []
 
 
-async def test_setting_tells_whether_the_key_is_new_and_replaces_everything_of_the_old(backend: Backend, tmp_path: Path) -> None:
+async def test_setting_tells_whether_the_key_is_new_and_replaces_everything_of_the_old(
+    backend: Backend, tmp_path: Path
+) -> None:
     async with backend(tmp_path) as store:
         assert await store.set("global", "k", value={"a": 1}, metadata={"by": "x"})
         first = await store.get("global", "k")
@@ -89,7 +96,9 @@ async def test_keys_of_different_namespaces_never_meet(backend: Backend, tmp_pat
 
 async def test_a_list_is_ordered_bounded_filtered_and_goes_on_where_it_ended(backend: Backend, tmp_path: Path) -> None:
     async with backend(tmp_path) as store:
-        names = [(namespace, key) for namespace in ("a", "b") for key in ("build-1", "build-2", "Build-3", "other", "ümlaut")]
+        names = [
+            (namespace, key) for namespace in ("a", "b") for key in ("build-1", "build-2", "Build-3", "other", "ümlaut")
+        ]
         for namespace, key in reversed(names):
             await store.set(namespace, key, value=key, metadata={})
         everything = await keys(store)
@@ -121,7 +130,9 @@ async def test_what_was_set_is_there_when_the_store_is_opened_again(backend: Bac
 
 async def test_of_many_who_set_one_key_at_once_exactly_one_made_it(backend: Backend, tmp_path: Path) -> None:
     async with backend(tmp_path) as store:
-        made = await soon(asyncio.gather(*(store.set("global", "k", value=number, metadata={}) for number in range(50))))
+        made = await soon(
+            asyncio.gather(*(store.set("global", "k", value=number, metadata={}) for number in range(50)))
+        )
         assert sum(made) == 1
         gone = await soon(asyncio.gather(*(store.delete("global", "k") for _ in range(50))))
         assert sum(gone) == 1
@@ -137,7 +148,9 @@ def test_any_json_under_any_name_comes_back_as_it_was(entries: list[tuple[str, s
             async with backend(Path(folder)) as store:
                 kept: dict[tuple[str, str], Any] = {}
                 for namespace, key, value in entries:
-                    assert await store.set(namespace, key, value=value, metadata={"v": value}) == ((namespace, key) not in kept)
+                    assert await store.set(namespace, key, value=value, metadata={"v": value}) == (
+                        (namespace, key) not in kept
+                    )
                     kept[namespace, key] = value
                 for (namespace, key), value in kept.items():
                     entry = await store.get(namespace, key)

@@ -1,7 +1,7 @@
 """The two small processes of the socket's measurement: the bare echo server, and the client that drives both servers.
 
 python socket_peers.py serve SOCKET
-python socket_peers.py drive SOCKET EXPECTED_ANSWER CONNECTIONS DEPTH SECONDS     prints requests a second
+python socket_peers.py drive SOCKET EXPECTED_ANSWER CONNECTIONS DEPTH SECONDS     prints requests a second, and all requests
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class _Driver(asyncio.Protocol):
         self._transport.write(LINE * count)
 
 
-async def _drive(path: str, expected: bytes, connections: int, depth: int, length_s: float) -> float:
+async def _drive(path: str, expected: bytes, connections: int, depth: int, length_s: float) -> tuple[float, int]:
     loop = asyncio.get_running_loop()
     drivers = [_Driver(depth, expected) for _ in range(connections)]
     for driver in drivers:
@@ -67,7 +67,7 @@ async def _drive(path: str, expected: bytes, connections: int, depth: int, lengt
             raise RuntimeError(f"an unexpected answer: {driver.wrong!r}")
     if not rate:
         raise RuntimeError("nothing was answered")
-    return rate
+    return rate, sum(driver.answered for driver in drivers)
 
 
 def main(arguments: list[str]) -> None:
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
             runner.run(_serve(arguments[1]))
         else:
             path, expected, connections, depth, length_s = arguments[1:]
-            print(runner.run(_drive(path, expected.encode(), int(connections), int(depth), float(length_s))))
+            print(*runner.run(_drive(path, expected.encode(), int(connections), int(depth), float(length_s))))
 
 
 if __name__ == "__main__":

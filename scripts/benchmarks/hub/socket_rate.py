@@ -1,13 +1,16 @@
 """Requests a second through the operator socket beside a bare asyncio newline echo server, with one client for both.
 
-Server and client are processes of their own; both servers run on uvloop and listen on a unix socket.
+Servers and client are processes of their own; both servers run on uvloop and listen on a unix socket. The CPU time a server
+spends on one request is told too: it stays the same on a busy machine, where rates do not.
 """
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -17,43 +20,74 @@ from scripts.benchmarks.hub.socket_peers import LINE
 
 PEERS = str(Path(__file__).with_name("socket_peers.py"))
 ANSWER = b'{"id":1,"ok":true,"data":{"text":"hello"}}\n'
+TICKS = os.sysconf("SC_CLK_TCK")
 SHAPES = (("ping-pong, 16 connections", 16, 1), ("16 in flight, 8 connections", 8, 16))
+
+
+@dataclass
+class Server:
+    """One of the two, and what was measured of it in one shape of traffic."""
+
+    path: Path
+    pid: int
+    answer: bytes
+    rates: list[float] = field(default_factory=list)
+    answered: int = 0
+    cpu_s: float = 0.0
+
+    def drive(self, connections: int, depth: int, length_s: float) -> None:
+        """Have a fresh client process send requests for so long."""
+        sizes = map(str, (connections, depth, length_s))
+        command = [sys.executable, PEERS, "drive", str(self.path), self.answer.decode(), *sizes]
+        before_s = self._cpu_s()
+        done = subprocess.run(
+            command, env=environment(self.path), check=True, capture_output=True, timeout=60 + length_s
+        )
+        self.cpu_s += self._cpu_s() - before_s
+        rate, answered = done.stdout.split()
+        self.rates.append(float(rate))
+        self.answered += int(answered)
+
+    @property
+    def cost_s(self) -> float:
+        """CPU seconds of one request; a clock tick at least, so that a quick run divides by something."""
+        return max(self.cpu_s, 1 / TICKS) / self.answered
+
+    def told(self, name: str) -> str:
+        """Its rate and cost in words."""
+        return f"{name} {median(self.rates):,.0f}/s, {self.cost_s * 1e6:.1f} µs CPU"
+
+    def _cpu_s(self) -> float:
+        user, system = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / TICKS
 
 
 def measure(quick: bool) -> list[Figure]:
     """One ratio for each shape of traffic; the two servers take turns."""
     rounds, length_s = (1, 0.1) if quick else (9, 1.0)
-    with scratch_var() as var_dir, daemon(var_dir), _echo_server(var_dir.parent / "echo.sock") as echo:
-        hub = var_dir / "run" / "ksi.sock"
-        figures = []
+    figures = []
+    with scratch_var() as var_dir, daemon(var_dir) as (pid, _), _echo_server(var_dir.parent / "echo.sock") as echo:
         for shape, connections, depth in SHAPES:
-            rates: dict[Path, list[float]] = {hub: [], echo: []}
+            hub = Server(var_dir / "run" / "ksi.sock", pid, ANSWER)
+            bare = Server(*echo, LINE)
             for _ in range(rounds):
-                for server, expected in ((hub, ANSWER), (echo, LINE)):
-                    rates[server].append(_client(server, expected, connections, depth, length_s))
-            told = f"hub {median(rates[hub]):,.0f}/s, echo {median(rates[echo]):,.0f}/s"
-            figures.append(
-                Figure(f"socket / bare echo, {shape}", ratio(rates[hub], rates[echo]), "×", 0.4, "at least", told)
-            )
+                for server in (hub, bare):
+                    server.drive(connections, depth, length_s)
+            told = f"{hub.told('hub')}; {bare.told('echo')}; by CPU {bare.cost_s / hub.cost_s:.2f} ×"
+            measured = ratio(hub.rates, bare.rates)
+            figures.append(Figure(f"socket / bare echo, {shape}", measured, "×", 0.4, "at least", told))
     return figures
 
 
 @contextmanager
-def _echo_server(path: Path) -> Iterator[Path]:
+def _echo_server(path: Path) -> Iterator[tuple[Path, int]]:
     process = subprocess.Popen([sys.executable, PEERS, "serve", str(path)], env=environment(path))
     try:
         for _ in range(5_000):
             if path.exists():
                 break
             time.sleep(0.002)
-        yield path
+        yield path, process.pid
     finally:
         process.terminate()
         process.wait(30)
-
-
-def _client(path: Path, expected: bytes, connections: int, depth: int, length_s: float) -> float:
-    """Requests a second, measured by a fresh client process."""
-    command = [sys.executable, PEERS, "drive", str(path), expected.decode(), *map(str, (connections, depth, length_s))]
-    done = subprocess.run(command, env=environment(path), check=True, capture_output=True, timeout=60 + length_s)
-    return float(done.stdout)
