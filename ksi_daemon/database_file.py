@@ -25,7 +25,7 @@ def prepare_file(path: Path, migrations: Sequence[str]) -> None:
     elif marker.exists():
         raise BadData(
             f"{path} is gone, though {marker.name} shows that it once held data. Restore it from a backup; "
-            f"or, to start with an empty one, remove '{marker}' and start again."
+            f"or, to start with an empty one, move {_all_of_it(path)} away."
         )
     else:
         _refuse_leftover_log(path)
@@ -72,7 +72,8 @@ def _refuse_damage(path: Path, newest: int) -> None:
 
 def _all_of_it(path: Path) -> str:
     """Every file that belongs to a database: one left behind would be taken for a part of the next."""
-    return ", ".join(f"'{path}{ending}'" for ending in ("", ".created", "-wal", "-shm"))
+    files = [Path(f"{path}{ending}") for ending in ("", ".created", "-wal", "-shm")]
+    return ", ".join(f"'{file}'" for file in files if file.exists())
 
 
 def _refuse_leftover_log(path: Path) -> None:

@@ -4,6 +4,7 @@ Only looks; importing and starting what was found is the loader's business.
 """
 
 import importlib.metadata
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,8 @@ def load_folder(place: Path) -> tuple[Plugin, str]:
 
 
 def _from_entry_point(entry: importlib.metadata.EntryPoint) -> tuple[Plugin, str]:
+    for name in [name for name in sys.modules if name == entry.module or name.startswith(entry.module + ".")]:
+        del sys.modules[name]  # a reload reads the code on disk again
     target = entry.load()
     plugin = target if isinstance(target, Plugin) else getattr(target, "plugin", None)
     return _checked(entry.name, plugin, f"the entry point {entry.value}"), _summary(getattr(target, "__doc__", None))

@@ -108,7 +108,7 @@ class Loader:
             self._reloading.discard(name)
         if old is None:
             return new, 0
-        farewell = asyncio.create_task(old.stop(drain_s=DRAIN_S), name=f"last calls of the old {name}")
+        farewell = asyncio.create_task(_farewell(old), name=f"last calls of the old {name}")
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)
         return new, await asyncio.shield(farewell)  # a caller that goes away must not keep the old version alive
@@ -117,6 +117,8 @@ class Loader:
         """Stop every plugin, the daemon's own last."""
         for farewell in self._farewells:
             farewell.cancel()
+        if self._farewells:
+            await asyncio.wait(self._farewells)
         outside = [running for running in self.running.values() if running.found.source != "core"]
         await asyncio.gather(*(running.stop() for running in outside))
         for running in reversed([running for running in self.running.values() if running.found.source == "core"]):
@@ -273,6 +275,14 @@ class Loader:
 
     def _announce(self, event: str, data: Mapping[str, Any]) -> None:
         self._router.notify(event, data, principal=DAEMON)
+
+
+async def _farewell(old: RunningPlugin) -> int:
+    """Wait for the last calls of an old version; when the hub closes there is no more waiting."""
+    try:
+        return await old.stop(drain_s=DRAIN_S)
+    except asyncio.CancelledError:
+        return await old.stop()
 
 
 async def _imported(found: Found) -> tuple[Plugin, str]:

@@ -218,8 +218,6 @@ def test_a_module_says_what_it_is_for_stays_small_and_has_a_name(path: Path) -> 
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno <= 60, f"{node.name} is long"
-    for word in ("TODO", "FIXME", "XXX", "HACK"):
-        assert word not in text
 
 
 @pytest.mark.parametrize("path", HOUSE, ids=lambda path: str(path.relative_to(ROOT)))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import py_compile
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -639,15 +640,24 @@ async def test_calls_of_other_plugins_go_on_during_a_reload(tmp_path: Path) -> N
 
 
 async def test_an_edit_in_the_same_second_and_of_the_same_size_is_seen(tmp_path: Path) -> None:
+    """Even when other tools left compiled copies beside the source."""
     folder = write_plugin(tmp_path, "sample", saying(answer="aaa"))
-    when = (folder / "__init__.py").stat().st_mtime_ns
+    source = folder / "__init__.py"
+    when = source.stat().st_mtime_ns
+    py_compile.compile(str(source), doraise=True)
     async with running(folder) as hub:
         for answer in ("bbb", "ccc"):
             write_plugin(tmp_path, "sample", saying(answer=answer))
-            os.utime(folder / "__init__.py", ns=(when, when))
+            os.utime(source, ns=(when, when))
             await hub.call("plugin:reload", name="sample")
             assert (await hub.call("sample:say"))["text"] == answer
-    assert not (folder / "__pycache__").exists()
+
+
+async def test_a_plugin_folder_stays_as_its_author_left_it(tmp_path: Path) -> None:
+    folder = write_plugin(tmp_path, "sample", saying(), words="")
+    async with running(folder) as hub:
+        await hub.call("plugin:reload", name="sample")
+    assert sorted(path.name for path in folder.iterdir()) == ["__init__.py", "words.py"]
 
 
 async def test_the_modules_inside_a_plugin_are_read_again_too(tmp_path: Path) -> None:

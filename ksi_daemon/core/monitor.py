@@ -45,11 +45,14 @@ class Events(Result):
 async def get_events(ctx: Context, params: GetEvents) -> Events:
     """List the latest calls and notices, by pattern and time, from the daemon's bounded memory."""
     journal = ctx.capability(Journal)
-    since, until = _moment("since", params.since), _moment("until", params.until)
+    since, until = (
+        None if moment is None else _microseconds(moment)
+        for moment in (_moment("since", params.since), _moment("until", params.until))
+    )
     found: list[dict[str, Any]] = []
     matched = 0
     for record in journal.newest_first():
-        began = round(record.time_s, 6)  # as it is shown
+        began = _microseconds(record.time_s)  # as precisely as it is shown
         if (until is not None and began > until) or (since is not None and began < since):
             continue  # and not `break`: the ring is in the order in which calls ended
         if any(matches(pattern, record.event) for pattern in params.event_patterns):
@@ -121,6 +124,10 @@ def _shown(record: CallRecord | Notice) -> dict[str, Any]:
         return record.as_dict()
     shown = notice_as_dict(record)
     return shown | {"data": record.data} if "data" in shown else shown
+
+
+def _microseconds(time_s: float) -> int:
+    return round(time_s * 1_000_000)
 
 
 def _moment(name: str, moment: Moment | None) -> float | None:

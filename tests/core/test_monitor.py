@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ksi_daemon.errors import Invalid, NotFound
 from ksi_daemon.journal import DURATIONS_KEPT, NOTICE_DATA_LIMIT_BYTES, EventCounts
+from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin
 from ksi_daemon.testing import TestHub, running
 from tests.in_process import Said, call
@@ -280,3 +281,20 @@ def test_a_quantile_is_one_of_the_last_durations_by_nearest_rank(durations_us: l
         at_most = sum(duration / 1000 <= quantile for duration in kept)
         assert quantile in [duration / 1000 for duration in kept]
         assert at_most >= share * len(kept)
+
+
+@given(st.integers(10**18, 2 * 10**18))
+def test_a_time_as_it_is_shown_is_the_time_that_is_compared(nanoseconds: int) -> None:
+    """Else `since=<at>` would now and then miss the very event it came from."""
+    shown = iso_time(nanoseconds / 1_000_000_000)
+    assert iso_time(datetime.fromisoformat(shown).timestamp()) == shown
+
+
+async def test_every_event_is_found_again_by_the_time_it_was_shown_with() -> None:
+    """Enough of them that a comparison of floats would be caught."""
+    async with running() as hub:
+        for _ in range(100):
+            await hub.call("system:echo", text="x")
+        for seen in await events(hub, event_patterns=["system:echo"]):
+            found = await events(hub, event_patterns=["system:echo"], since=seen["at"], until=seen["at"])
+            assert seen["id"] in [event["id"] for event in found]
