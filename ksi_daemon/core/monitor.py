@@ -15,6 +15,7 @@ from ksi_daemon.plugin import Context, Field, Invalid, NotFound, Nothing, Params
 plugin = Plugin("monitor", uses=[Journal, Bus])
 
 Moment = float | str
+FURTHEST_S = 1e11
 
 
 class GetEvents(Params):
@@ -134,6 +135,8 @@ def _moment(name: str, moment: Moment | None) -> float | None:
     if moment is None:
         return None
     if isinstance(moment, float):
+        if abs(moment) > FURTHEST_S:
+            raise Invalid(f"{name} lies too far away: {moment:g} s")
         return time.time() - moment
     try:
         parsed = datetime.fromisoformat(moment)
