@@ -67,7 +67,8 @@ def load_folder(place: Path) -> tuple[Plugin, str]:
 
 
 def _from_entry_point(entry: importlib.metadata.EntryPoint) -> tuple[Plugin, str]:
-    if entry.value in _loaded:  # a reload reads the code on disk again
+    if entry.value in _loaded and getattr(sys.modules.get(entry.module), "__file__", None):
+        # A reload reads the code on disk again.
         for name in [name for name in sys.modules if name == entry.module or name.startswith(entry.module + ".")]:
             del sys.modules[name]
     target = entry.load()
