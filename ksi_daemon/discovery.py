@@ -16,6 +16,7 @@ from ksi_daemon.plugin import Plugin
 from ksi_daemon.plugin_import import import_plugin
 
 ENTRY_POINTS = "ksi.plugins"
+_loaded: set[str] = set()  # entry points that were imported before
 Source = Literal["core", "shipped", "folder", "package"]
 
 
@@ -66,9 +67,12 @@ def load_folder(place: Path) -> tuple[Plugin, str]:
 
 
 def _from_entry_point(entry: importlib.metadata.EntryPoint) -> tuple[Plugin, str]:
-    for name in [name for name in sys.modules if name == entry.module or name.startswith(entry.module + ".")]:
-        del sys.modules[name]  # a reload reads the code on disk again
+    if entry.value in _loaded and getattr(sys.modules.get(entry.module), "__file__", None):
+        # A reload reads the code on disk again.
+        for name in [name for name in sys.modules if name == entry.module or name.startswith(entry.module + ".")]:
+            del sys.modules[name]
     target = entry.load()
+    _loaded.add(entry.value)
     plugin = target if isinstance(target, Plugin) else getattr(target, "plugin", None)
     return _checked(entry.name, plugin, f"the entry point {entry.value}"), _summary(getattr(target, "__doc__", None))
 

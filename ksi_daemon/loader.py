@@ -116,6 +116,7 @@ class Loader:
 
     async def close(self) -> None:
         """Stop every plugin, the daemon's own last."""
+        await asyncio.sleep(0)  # a farewell that was never begun could not be hurried
         for farewell in self._farewells:
             farewell.cancel()
         if self._farewells:

@@ -49,7 +49,7 @@ def test_the_hub_bench_runs_and_writes_every_figure(tmp_path: Path) -> None:
     assert document["quick"] is True
     assert document["machine"]["cores"] > 0
     figures = {figure["name"]: figure for figure in document["figures"]}
-    assert len(figures) == len(document["figures"]) == 10
+    assert len(figures) == len(document["figures"]) == 12
     for name, figure in figures.items():
         assert figure["unit"] in UNITS
         assert 0 < figure["value"] < 10_000

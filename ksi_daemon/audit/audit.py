@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ksi_daemon.audit import export, reading, retention, verification
 from ksi_daemon.audit.anchor import Checkpoint, read_key
-from ksi_daemon.audit.chain import Head
+from ksi_daemon.audit.chain import Broken, Head
 from ksi_daemon.audit.checkpoints import Checkpoints
 from ksi_daemon.audit.entry import Entry
 from ksi_daemon.audit.files import Files, connect_writer
@@ -24,7 +24,7 @@ from ksi_daemon.audit.ledger import Connect, Ledger
 from ksi_daemon.audit.mirror import Mirror
 from ksi_daemon.audit.opening import open_files
 from ksi_daemon.audit.writer import RETRY_S, Writer
-from ksi_daemon.errors import AuditUnavailable, Invalid, Unavailable
+from ksi_daemon.errors import AuditUnavailable, Conflict, Invalid, Unavailable
 
 
 class Audit:
@@ -133,11 +133,21 @@ class Audit:
             base = self._writer.checkpoints.base
             start = base if after is None else await self._place(after)
             end = self.head.seq if through is None else min(through, self.head.seq)
-            exported = await asyncio.to_thread(
-                lambda: export.export_jsonl(
-                    self.files, path, daemon_id=self.daemon_id, after=start, through=end, key=read_key(self.files.key)
+            try:
+                exported = await asyncio.to_thread(
+                    lambda: export.export_jsonl(
+                        self.files,
+                        path,
+                        daemon_id=self.daemon_id,
+                        after=start,
+                        through=end,
+                        key=read_key(self.files.key),
+                    )
                 )
-            )
+            except Broken as error:
+                raise Conflict(
+                    f"nothing was exported: {error}", hint="`ksi audit verify` shows what is wrong"
+                ) from error
             if exported.last_seq is not None:
                 await self._writer.run(lambda: self._mark_exported(start.seq, exported.last_seq or 0))
             return exported

@@ -47,8 +47,7 @@ class Ledger:
 
         Raises `sqlite3.Error`, `OSError` or `Replaced`; then nothing was kept and the head has not moved.
         """
-        if self._path.stat().st_ino != self._file:
-            raise Replaced(f"{self._path} was replaced under the running daemon")
+        self._refuse_another_file()
         rows: list[Row] = []
         seq, row_hash = self.head.seq, self.head.hash
         for entry in entries:
@@ -61,6 +60,11 @@ class Ledger:
         for row in rows:
             self._follow(row)
         return rows
+
+    def _refuse_another_file(self) -> None:
+        """Rows in a file without a name are lost at the next start; and SQLite would take our log for the new file's."""
+        if self._path.stat().st_ino != self._file:
+            raise Replaced(f"{self._path} was replaced under the running daemon: put the right file back, or restart")
 
     def _insert(self, rows: list[Row]) -> None:
         execute = self._connection.execute
@@ -89,9 +93,9 @@ class Ledger:
 
     def reconnect(self) -> None:
         """A new connection after a failure, and the head as it really is: a commit that failed may still have been kept."""
+        self._refuse_another_file()
         self._connection.close()
         self._connection = self._connect(self._path)
-        self._file = self._path.stat().st_ino
         found = self._connection.execute(
             "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (self.daemon_id, self.head.seq)
         ).fetchone()

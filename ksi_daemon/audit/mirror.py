@@ -27,7 +27,8 @@ class Mirror:
         self._on_alarm = on_alarm
         self._last_seq = _last_mirrored(path)
         self._queue: SimpleQueue[Sequence[Row] | None] = SimpleQueue()
-        self._waiting = 0
+        self._taken = 0  # rows; counted by the writer's thread only
+        self._done = 0  # rows; counted by the mirror's thread only
         self._behind = False
         self._thread = threading.Thread(target=self._run, name="audit mirror", daemon=True)
 
@@ -38,18 +39,23 @@ class Mirror:
             return f"the audit's mirror lacks rows: {self._file.problem}"
         return "the audit's mirror lacks rows: its disk is too slow" if self._behind else None
 
+    @property
+    def waiting(self) -> int:
+        """How many rows are not yet written."""
+        return self._taken - self._done
+
     def start(self) -> None:
         """Begin to write."""
         self._thread.start()
 
     def put(self, rows: Sequence[Row]) -> None:
         """Hand over committed rows. When too many wait, these are left out; the gap will be noted."""
-        if self._waiting > WAITING_ROWS_LIMIT:
+        if self.waiting > WAITING_ROWS_LIMIT:
             if not self._behind:
                 self._behind = True
                 self._on_alarm("the audit's mirror lacks rows: its disk is too slow")
             return
-        self._waiting += len(rows)
+        self._taken += len(rows)
         self._queue.put(rows)
 
     def close(self) -> None:
@@ -61,7 +67,7 @@ class Mirror:
     def _run(self) -> None:
         while (rows := self._queue.get()) is not None:
             self.write(rows)
-            self._waiting -= len(rows)
+            self._done += len(rows)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Append these rows, after a note of the gap when they do not follow what is there."""

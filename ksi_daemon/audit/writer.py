@@ -241,6 +241,9 @@ class Writer:
     def _do(self, job: _Job) -> None:
         try:
             answer = job.function()
+        except WRITE_FAILURES as error:
+            failure = AuditUnavailable(f"the audit could not do that: {error}", hint="`ksi status` shows its alarms")
+            self._loop.call_soon_threadsafe(_settle, [], [(job.done, failure)])
         except Exception as error:  # noqa: BLE001 - it is raised again where the job was asked for
             self._loop.call_soon_threadsafe(_settle, [], [(job.done, error)])
         else:

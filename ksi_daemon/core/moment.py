@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from ksi_daemon.errors import Invalid
 
 Moment = float | str
+FURTHEST_S = 1e11
 
 
 def moment(name: str, said: Moment | None) -> float | None:
@@ -13,6 +14,8 @@ def moment(name: str, said: Moment | None) -> float | None:
     if said is None:
         return None
     if isinstance(said, int | float):
+        if abs(said) > FURTHEST_S:
+            raise Invalid(f"{name} lies too far away: {said:g} s")
         return time.time() - said
     try:
         parsed = datetime.fromisoformat(said)

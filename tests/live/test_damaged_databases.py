@@ -161,7 +161,7 @@ def test_a_database_that_is_gone_is_missed_because_it_was_once_there(filled: Dae
     filled.database.unlink()
     code, message = filled.refusal()
     assert code == 65
-    assert f"remove '{filled.database}.created'" in message
+    assert f"move '{filled.database}.created'" in message
     assert not filled.database.exists(), "never silently replaced by an empty one"
 
 

@@ -1,6 +1,6 @@
 """The two small processes of the socket's measurement: the bare echo server, and the client that drives both servers.
 
-python socket_peers.py serve SOCKET
+python socket_peers.py serve SOCKET asyncio|uvloop
 python socket_peers.py drive SOCKET EXPECTED_ANSWER CONNECTIONS DEPTH SECONDS     prints requests a second, and all requests
 """
 
@@ -72,7 +72,8 @@ async def _drive(path: str, expected: bytes, connections: int, depth: int, lengt
 
 def main(arguments: list[str]) -> None:
     """The server's or the client's process."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    bare = arguments[0] == "serve" and arguments[2] == "asyncio"
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop if bare else uvloop.new_event_loop) as runner:
         if arguments[0] == "serve":
             runner.run(_serve(arguments[1]))
         else:

