@@ -11,11 +11,12 @@ ROOT = Path(__file__).parents[1]
 DAEMON = ROOT / "ksi_daemon"
 
 # Lowest first. A module imports from its own floor or below. DESIGN section 4:
-# daemon > web, operator_socket, core > router, loader > store, bus > plugin > sqlite > errors, config
+# daemon > web, operator_socket, core > router, loader > gate, audit, store, bus > plugin > sqlite > errors, config
 FLOORS: list[set[str]] = [
     {
         "ksi_daemon",
         "errors",
+        "access",
         "identifiers",
         "principal",
         "redaction",
@@ -26,8 +27,8 @@ FLOORS: list[set[str]] = [
     },
     {"notice", "sqlite", "worker", "handler", "deadlines"},
     {"plugin", "journal", "watchdog"},
-    {"log", "bus", "store", "discovery"},
-    {"router", "running_plugin", "loader", "control"},
+    {"log", "bus", "store", "discovery", "gate", "audit", "hygiene"},
+    {"recorder", "router", "running_plugin", "loader", "control", "inquiry"},
     {"core", "web", "operator_socket", "operator_request", "process"},
     {"daemon"},
     {"__main__", "testing"},

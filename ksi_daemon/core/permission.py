@@ -95,7 +95,10 @@ async def get_profile(ctx: Context, params: Level) -> ProfileShown:
 class GrantOne(Params):
     agent_id: str = AGENT
     resource: str = RESOURCE
-    access: Access = Field("write", description="read, write (includes read), execute, or none to forbid.")
+    access: Access | None = Field(
+        None,
+        description="read, write (includes read), execute, or none to forbid. Without: execute for scopes and operations, else write.",
+    )
     for_s: float | None = Field(None, gt=0, le=315_360_000, description="How long it holds; without, until revoked.")
     dry_run: bool = Field(False, description="Only say what would change.")
 
@@ -115,14 +118,13 @@ async def grant(ctx: Context, params: GrantOne) -> Changed:
     """Give an agent one right (or forbid one), from its next call on; says which tools that opens and closes."""
     rights, inquiry = ctx.capability(Rights), ctx.capability(Inquiry)
     expires_at = None if params.for_s is None else inquiry.now() + params.for_s
-    rule = Rule(params.resource, params.access, "this grant", expires_at, overrides=True)
+    access = params.access or usual_access(params.resource)
+    rule = Rule(params.resource, access, "this grant", expires_at, overrides=True)
     before = inquiry.tools(params.agent_id)
     after = inquiry.tools(params.agent_id, without=params.resource, plus=[rule])
     if not params.dry_run:
-        await rights.grant(
-            params.agent_id, params.resource, params.access, expires_at=expires_at, by=ctx.principal.name
-        )
-    return _changed(params.agent_id, params.resource, params.access, expires_at, not params.dry_run, before, after)
+        await rights.grant(params.agent_id, params.resource, access, expires_at=expires_at, by=ctx.principal.name)
+    return _changed(params.agent_id, params.resource, access, expires_at, not params.dry_run, before, after)
 
 
 class Revoke(Params):
@@ -191,6 +193,12 @@ async def validate_child(ctx: Context, params: ChildPermissions) -> Spawn:
             for one in found
         ],
     )
+
+
+def usual_access(resource: str) -> Access:
+    """What a grant means when nobody says: scopes and operations are executed, everything else is written."""
+    executed = ("knowledge/", "librarian/", "operation/", "raw/")
+    return "execute" if resource.startswith(executed) else "write"
 
 
 def _held(ctx: Context, agent_id: str) -> Held:
