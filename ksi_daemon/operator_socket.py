@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec
 
 from ksi_daemon.bus import Mailbox
-from ksi_daemon.errors import Cancelled, Forbidden, Invalid, KsiError, TimedOut, TooLarge, Unauthenticated
+from ksi_daemon.errors import Cancelled, Forbidden, Invalid, KsiError, NotFound, TimedOut, TooLarge, Unauthenticated
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.operator_request import Request, id_of, parse_request
@@ -253,13 +253,13 @@ class _Connection(asyncio.Protocol):
 
     async def _caller(self, request: Request) -> Principal:
         """The operator, unless the line brings an agent's token or asks to act as one."""
-        if request.as_agent is not None:
-            return self._door.rights.acting_as(request.as_agent, mailbox=self._mailbox.name)
-        if request.token is None:
-            return self._principal
         try:
-            return self._door.rights.principal(request.token, door="socket", mailbox=self._mailbox.name)
-        except Unauthenticated as error:
+            if request.as_agent is not None:
+                return self._door.rights.acting_as(request.as_agent, mailbox=self._mailbox.name)
+            if request.token is not None:
+                return self._door.rights.principal(request.token, door="socket", mailbox=self._mailbox.name)
+            return self._principal
+        except (Unauthenticated, NotFound) as error:
             await self._door.router.refuse_stranger(self._principal, request.event, error)
             raise
 

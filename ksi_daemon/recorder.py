@@ -36,6 +36,7 @@ class Recorder:
         status: str,
         *,
         handler: Handler | None,
+        intended: bool,
         arguments: Any,
         rule: str | None,
         reason: str | None,
@@ -54,7 +55,8 @@ class Recorder:
             duration_ms=duration_ms,
             result_bytes=result_bytes,
         )
-        writing = self.audit.append_refusal(entry) if status in REFUSALS else self.audit.append(entry)
+        countable = status in REFUSALS and not intended  # an intent must find its own outcome
+        writing = self.audit.append_refusal(entry) if countable else self.audit.append(entry)
         await asyncio.shield(asyncio.ensure_future(writing))
 
     async def stranger(self, principal: Principal, event: str, error: KsiError) -> None:

@@ -267,8 +267,7 @@ class Router:
     async def _enter(self, observed: "_Observed", handler: Handler) -> None:
         """Room for one more call of this agent; after any wait its right is asked for again."""
         if self.gate is not None:
-            await self.gate.enter(observed.context.principal, handler)
-            observed.has_slot = True
+            observed.has_slot = await self.gate.enter(observed.context.principal, handler)
             observed.rule = self.gate.permit(observed.context.principal, handler)
 
     def _fit(self, observed: "_Observed", answer: bytes) -> bytes:
@@ -336,6 +335,7 @@ class _Observed(msgspec.Struct, eq=False):
             self.context,
             self.status,
             handler=None if self.route is None else self.route.handler,
+            intended=self.intended,
             arguments=None if self.intended else self.data,
             rule=self.rule,
             reason=self.reason,

@@ -3,13 +3,14 @@
 from typing import Any
 
 from ksi_daemon.control import Control
+from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, Invalid, Nothing, Params, Plugin, Result
 from ksi_daemon.store.agents import Agent, Credential
 
-plugin = Plugin("agent", uses=[Rights, Control])
+plugin = Plugin("agent", uses=[Rights, Gate, Control])
 plugin.announces("agent:registered", "An agent was added; data has its id and profile.")
 plugin.announces("agent:removed", "An agent is gone, with its tokens and grants.")
 plugin.announces("agent:frozen", "Agents may do nothing until they are unfrozen; data names them.")
@@ -131,6 +132,7 @@ class Removed(Result):
 async def remove(ctx: Context, params: Name) -> Removed:
     """Remove an agent with its tokens and grants: its next call is nobody's."""
     await ctx.capability(Rights).remove_agent(params.agent_id)
+    ctx.capability(Gate).buckets.forget(params.agent_id)
     ctx.notify("agent:removed", {"agent_id": params.agent_id})
     return Removed(agent_id=params.agent_id, removed=True)
 

@@ -54,7 +54,7 @@ class SetAgent(Params):
 @plugin.handles("permission:set_agent", operator_only=True)
 async def set_agent(ctx: Context, params: SetAgent) -> Held:
     """Give an agent another profile, from its next call on."""
-    await ctx.capability(Rights).change_agent(params.agent_id, profile=params.profile)
+    await ctx.capability(Rights).set_profile(params.agent_id, params.profile)
     return _held(ctx, params.agent_id)
 
 
@@ -64,7 +64,7 @@ async def remove_agent(ctx: Context, params: Agent) -> Held:
     rights = ctx.capability(Rights)
     for resource in list(rights.grants.get(rights.agent(params.agent_id).agent_id, {})):
         await rights.revoke(params.agent_id, resource)
-    await rights.change_agent(params.agent_id, profile="restricted")
+    await rights.set_profile(params.agent_id, "restricted")
     return _held(ctx, params.agent_id)
 
 
@@ -137,6 +137,7 @@ class Revoke(Params):
 async def revoke(ctx: Context, params: Revoke) -> Changed:
     """Take a grant back, from the agent's next call on; says which tools that opens and closes."""
     rights, inquiry = ctx.capability(Rights), ctx.capability(Inquiry)
+    rights.held(params.agent_id, params.resource)
     before = inquiry.tools(params.agent_id)
     after = inquiry.tools(params.agent_id, without=params.resource)
     if not params.dry_run:

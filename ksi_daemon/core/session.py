@@ -5,13 +5,12 @@ from typing import Literal
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id, time_of
 from ksi_daemon.notice import iso_time
-from ksi_daemon.plugin import Conflict, Context, Field, JsonValue, Nothing, Params, Plugin, Result
+from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin, Result
 from ksi_daemon.store.agents import Credential
 
 plugin = Plugin("session", uses=[Rights])
 
 Scope = Literal["read", "write", "execute", "network", "admin"]
-PER_CLIENT = 10
 
 
 class Create(Params):
@@ -38,15 +37,7 @@ class Created(Result):
 async def create(ctx: Context, params: Create) -> Created:
     """Open a session for a client: a token that carries scopes and ends by itself."""
     rights = ctx.capability(Rights)
-    if params.clientId not in rights.agents:
-        await rights.add_agent(
-            params.clientId, "restricted", parent_id=None, note="a session's client", by=ctx.principal.name
-        )
-    live = [one for one in rights.live_credentials(params.clientId) if one.kind == "session"]
-    if len(live) >= PER_CLIENT:
-        raise Conflict(
-            f"{params.clientId} has {PER_CLIENT} live sessions already", hint="session:revoke one of them first"
-        )
+    await rights.ensure_agent(params.clientId, "restricted", note="a session's client", by=ctx.principal.name)
     session_id = new_id()
     now = time_of(session_id)
     credential = Credential(

@@ -43,7 +43,7 @@ class Gate:
             return None
         reason = self.rights.still_valid(principal)
         if reason is not None:
-            raise Forbidden(f"{principal.agent_id} may do nothing now: {reason}", hint="ask the operator")
+            raise self._at_rest(principal, reason)
         if handler.traits.operator_only:
             raise self.unseen(principal, handler.event)
         decided: Decision | None = None
@@ -57,6 +57,9 @@ class Gate:
 
     def unseen(self, principal: Principal, event: str) -> Forbidden:
         """The one refusal for what does not exist and for what this agent may not see."""
+        reason = self.rights.still_valid(principal)
+        if reason is not None:
+            return self._at_rest(principal, reason)
         return Forbidden(no_such_tool(event, principal.agent_id or principal.name))
 
     def sees(self, principal: Principal, handler: Handler) -> bool:
@@ -68,18 +71,19 @@ class Gate:
         resource, need = handler.needs[0]
         return self.rights.decide(principal, resource, need).allowed
 
-    async def enter(self, principal: Principal, handler: Handler) -> None:
-        """Pay for the call and take a slot, waiting for one if need be. Raises `TooMany`."""
+    async def enter(self, principal: Principal, handler: Handler) -> bool:
+        """Pay for the call and take a slot, waiting for one if need be; whether there is one to give back. Raises `TooMany`."""
         rate = self.rate(principal)
         name = principal.agent_id or ""
         self.buckets.require(name, rate, handler.traits.cost)
         if rate is not None and rate.concurrent_calls is not None:
             await self.slots.enter(name, rate.concurrent_calls)
+            return True
+        return False
 
     def leave(self, principal: Principal) -> None:
         """Give the slot back."""
-        if self.slots.in_use(principal.agent_id or ""):
-            self.slots.leave(principal.agent_id or "")
+        self.slots.leave(principal.agent_id or "")
 
     def rate(self, principal: Principal) -> Rate | None:
         """The limits that hold for a caller."""
@@ -101,6 +105,9 @@ class Gate:
             breaker_condition(self.breakers.of(handler.plugin)),
         ]
         return explain(agent.agent_id, handler.event, known=True, decisions=decisions, conditions=conditions)
+
+    def _at_rest(self, principal: Principal, reason: str) -> Forbidden:
+        return Forbidden(f"{principal.agent_id} may do nothing now: {reason}", hint="ask the operator")
 
     def _refusal(self, principal: Principal, handler: Handler, decision: Decision) -> Forbidden | ApprovalRequired:
         if decision.resource == handler.needs[0][0]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from ksi_daemon.access import Access, Need
-from ksi_daemon.errors import Conflict, Invalid, NotFound, Unauthenticated
+from ksi_daemon.errors import BadSettings, Conflict, Invalid, NotFound, Unauthenticated
 from ksi_daemon.gate.grants import Chain, Decision, Rule, RuleSet
 from ksi_daemon.gate.limits import Rate
 from ksi_daemon.gate.profiles import Profile, find_profile
@@ -20,6 +20,7 @@ from ksi_daemon.identifiers import new_id
 from ksi_daemon.principal import Door, Principal
 from ksi_daemon.store.agents import Agent, AgentStore, Credential, Grant
 
+SESSIONS_LIMIT = 10  # live ones per client
 CREDENTIALS_LIMIT = 100  # live ones per agent
 GRANTS_LIMIT = 1_000  # per agent
 USED_EVERY_S = 60.0  # how precisely the last use of a credential is kept on disk
@@ -39,6 +40,7 @@ class Rights:
         self.on_change: Callable[[set[str]], None] = lambda agents: None
         self._store = store
         self._clock = clock
+        self._changing = asyncio.Lock()
         self._by_digest: dict[str, str] = {}
         self._last_used: dict[str, float] = {}
         self._chains: dict[tuple[str, str | None], Chain] = {}
@@ -52,7 +54,11 @@ class Rights:
         for grant in grants:
             self.grants.setdefault(grant.subject, {})[grant.resource] = grant
         for agent in agents:
-            find_profile(self.profiles, agent.profile)
+            if agent.profile not in self.profiles:
+                raise BadSettings(
+                    f"the agent {agent.agent_id!r} has the profile {agent.profile!r}, and there is none of that name. "
+                    f"Put {agent.profile}.toml back into var/profiles/."
+                )
 
     # --- reading: what the router asks at every call
 
@@ -144,10 +150,21 @@ class Rights:
         below = {other.agent_id for other in self.agents.values() if other.parent_id == agent_id}
         return below.union(*(self.children(child) for child in below))
 
-    # --- changing: durable first, then in force
+    # --- changing: one at a time, durable first, then in force
 
     async def add_agent(self, agent_id: str, profile: str, *, parent_id: str | None, note: str, by: str) -> Agent:
         """A new agent. Look-alike names are impossible: only plain ASCII letters, digits and . _ - are names."""
+        async with self._changing:
+            return await self._add_agent(agent_id, profile, parent_id=parent_id, note=note, by=by)
+
+    async def ensure_agent(self, agent_id: str, profile: str, *, note: str, by: str) -> Agent:
+        """The agent of this name, added if there is none."""
+        async with self._changing:
+            if agent_id in self.agents:
+                return self.agents[agent_id]
+            return await self._add_agent(agent_id, profile, parent_id=None, note=note, by=by)
+
+    async def _add_agent(self, agent_id: str, profile: str, *, parent_id: str | None, note: str, by: str) -> Agent:
         if not AGENT_NAME.fullmatch(agent_id):
             raise Invalid(f"{ascii(agent_id)[:80]} is no agent name", hint="1 to 64 of A-Z a-z 0-9 . _ -, nothing else")
         close = [other for other in self.agents if other.lower() == agent_id.lower()]
@@ -163,98 +180,113 @@ class Rights:
         self._changed({agent_id})
         return agent
 
-    async def change_agent(self, agent_id: str, **changes: object) -> Agent:
-        """Another profile, or frozen or not."""
-        agent = msgspec.structs.replace(self.agent(agent_id), **changes)
-        find_profile(self.profiles, agent.profile)
-        await self._store.save_agent(agent)
-        self.agents[agent_id] = agent
-        self._changed({agent_id} | self.children(agent_id))
-        return agent
+    async def set_profile(self, agent_id: str, profile: str) -> Agent:
+        """Another profile."""
+        found = find_profile(self.profiles, profile)
+        async with self._changing:
+            await self._store.save_agent(msgspec.structs.replace(self.agent(agent_id), profile=found.name))
+            # The brake may have come meanwhile: only the profile is ours to change.
+            self._put([msgspec.structs.replace(self.agent(agent_id), profile=found.name)])
+            return self.agents[agent_id]
+
+    async def freeze(self, agent_ids: Iterable[str], *, frozen: bool) -> None:
+        """Stop these agents, or let them act again. A brake does not wait for anything: it holds before it is on disk."""
+        chosen = [self.agent(agent_id).agent_id for agent_id in agent_ids]
+        if frozen:
+            self._put([msgspec.structs.replace(self.agents[agent_id], frozen=True) for agent_id in chosen])
+        async with self._changing:
+            there = [agent_id for agent_id in chosen if agent_id in self.agents]
+            for agent_id in there:
+                await self._store.save_agent(msgspec.structs.replace(self.agents[agent_id], frozen=frozen))
+            self._put([msgspec.structs.replace(self.agents[agent_id], frozen=frozen) for agent_id in there])
 
     async def remove_agent(self, agent_id: str) -> None:
         """An agent goes with its credentials and grants. One with children stays."""
-        self.agent(agent_id)
-        if children := self.children(agent_id):
-            raise Conflict(f"{agent_id} has children: {', '.join(sorted(children))}", hint="remove them first")
-        await self._store.delete_agent(agent_id)
-        del self.agents[agent_id]
-        self.grants.pop(agent_id, None)
-        for credential in [one for one in self.credentials.values() if one.agent_id == agent_id]:
-            del self.credentials[credential.credential_id], self._by_digest[credential.digest]
-        self._changed({agent_id})
+        async with self._changing:
+            self.agent(agent_id)
+            if children := self.children(agent_id):
+                raise Conflict(f"{agent_id} has children: {', '.join(sorted(children))}", hint="remove them first")
+            await self._store.delete_agent(agent_id)
+            del self.agents[agent_id]
+            self.grants.pop(agent_id, None)
+            for credential in [one for one in self.credentials.values() if one.agent_id == agent_id]:
+                del self.credentials[credential.credential_id], self._by_digest[credential.digest]
+                self._last_used.pop(credential.credential_id, None)
+            self._changed({agent_id})
 
     async def grant(self, subject: str, resource: str, access: Access, *, expires_at: float | None, by: str) -> Grant:
         """Give (or, with access none, take) one right. A grant on the same resource is replaced."""
-        self.agent(subject)
         Rule(resource, access, "check", expires_at)
-        if len(self.grants.get(subject, {})) >= GRANTS_LIMIT:
-            raise Conflict(f"{subject} has {GRANTS_LIMIT:,} grants already", hint="use wider ones: events/notes:*")
-        made = Grant(new_id(), subject, resource, access, expires_at, self._clock(), by)
-        await self._store.save_grant(made)
-        self.grants.setdefault(subject, {})[resource] = made
-        self._changed({subject} | self.children(subject))
-        return made
+        async with self._changing:
+            self.agent(subject)
+            held = self.grants.get(subject, {})
+            if len(held) >= GRANTS_LIMIT and resource not in held:
+                raise Conflict(f"{subject} has {GRANTS_LIMIT:,} grants already", hint="use wider ones: events/notes:*")
+            made = Grant(new_id(), subject, resource, access, expires_at, self._clock(), by)
+            await self._store.save_grant(made)
+            self.grants.setdefault(subject, {})[resource] = made
+            self._changed({subject} | self.children(subject))
+            return made
 
     async def revoke(self, subject: str, resource: str) -> Grant:
         """Take a grant back."""
-        self.agent(subject)
-        held = self.grants.get(subject, {}).get(resource)
+        async with self._changing:
+            held = self.held(subject, resource)
+            await self._store.delete_grant(subject, resource)
+            del self.grants[subject][resource]
+            self._changed({subject} | self.children(subject))
+            return held
+
+    def held(self, subject: str, resource: str) -> Grant:
+        """A grant that is there, or `NotFound`."""
+        held = self.grants.get(self.agent(subject).agent_id, {}).get(resource)
         if held is None:
             raise NotFound(
-                f"{subject} has no grant on {resource[:200]!r}",
+                f"{subject} has no grant on {ascii(resource)[:200]}",
                 hint="what a profile gives is taken away by granting access none",
             )
-        await self._store.delete_grant(subject, resource)
-        del self.grants[subject][resource]
-        self._changed({subject} | self.children(subject))
         return held
 
     async def add_credential(self, agent_id: str, template: Credential) -> tuple[Credential, str]:
         """A new credential and its secret, which exists only in this answer."""
-        self.agent(agent_id)
-        if len(self.live_credentials(agent_id)) >= CREDENTIALS_LIMIT:
-            raise Conflict(
-                f"{agent_id} has {CREDENTIALS_LIMIT} live tokens already", hint="ksi tokens revoke the unused ones"
-            )
-        secret = new_secret(template.kind)
-        credential = msgspec.structs.replace(template, agent_id=agent_id, digest=digest(secret))
-        await self._store.save_credential(credential)
-        self._remember(credential)
-        return credential, secret
+        async with self._changing:
+            self.agent(agent_id)
+            live = [one for one in self.live_credentials(agent_id) if one.kind == template.kind]
+            most = SESSIONS_LIMIT if template.kind == "session" else CREDENTIALS_LIMIT
+            if len(live) >= most:
+                raise Conflict(
+                    f"{agent_id} has {most} live {template.kind}s already", hint="revoke the unused ones first"
+                )
+            secret = new_secret(template.kind)
+            credential = msgspec.structs.replace(template, agent_id=agent_id, digest=digest(secret))
+            await self._store.save_credential(credential)
+            self._remember(credential)
+            return credential, secret
 
     async def end_credential(self, credential_id: str) -> Credential:
         """Revoke: from the next call on its secret is nobody's."""
-        credential = self.credential(credential_id)
-        if credential.revoked_at is None:
-            credential = msgspec.structs.replace(credential, revoked_at=self._clock())
-            await self._store.save_credential(credential)
-            self._remember(credential)
-            self._changed({credential.agent_id})
-        return credential
+        async with self._changing:
+            credential = self.credential(credential_id)
+            if credential.revoked_at is None:
+                credential = msgspec.structs.replace(credential, revoked_at=self._clock())
+                await self._store.save_credential(credential)
+                self._remember(credential)
+                self._changed({credential.agent_id})
+            return credential
 
     async def keep_last_uses(self) -> None:
         """Write down when credentials were last used, for idle limits that outlive a restart."""
         for credential_id, used in list(self._last_used.items()):
-            credential = self.credentials.get(credential_id)
-            if credential is not None and used - (credential.last_used_at or 0) >= USED_EVERY_S:
-                credential = msgspec.structs.replace(credential, last_used_at=used)
-                await self._store.save_credential(credential)
-                self._remember(credential)
-
-    async def freeze(self, agent_ids: Iterable[str], *, frozen: bool) -> None:
-        """Stop these agents, or let them act again: all at once in memory, then on disk."""
-        changed = [msgspec.structs.replace(self.agent(agent_id), frozen=frozen) for agent_id in agent_ids]
-        if frozen:  # a brake must not wait for a disk
-            self._put(changed)
-        for agent in changed:
-            await self._store.save_agent(agent)
-        if not frozen:
-            self._put(changed)
+            async with self._changing:
+                credential = self.credentials.get(credential_id)
+                if credential is not None and used - (credential.last_used_at or 0) >= USED_EVERY_S:
+                    credential = msgspec.structs.replace(credential, last_used_at=used)
+                    await self._store.save_credential(credential)
+                    self._remember(credential)
 
     def _put(self, agents: list[Agent]) -> None:
         self.agents |= {agent.agent_id: agent for agent in agents}
-        self._changed({agent.agent_id for agent in agents})
+        self._changed({below for agent in agents for below in (agent.agent_id, *self.children(agent.agent_id))})
 
     def credential(self, credential_id: str) -> Credential:
         """A known credential, or `NotFound`."""
