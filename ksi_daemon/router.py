@@ -185,8 +185,11 @@ class Router:
                     result = await handler.invoke(context, params)
                 return self._fit(observed, handler.encode(result))
         finally:
-            if self.recorder is not None:
-                await observed.write_outcome(self.recorder)
+            try:
+                if self.recorder is not None:
+                    await observed.write_outcome(self.recorder)
+            finally:
+                observed.end()
 
     async def note(self, event: str, details: Any) -> None:
         """Record something the daemon itself did."""
@@ -311,12 +314,8 @@ class _Observed(msgspec.Struct, eq=False):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         route = self.route
-        if route is not None:
-            route.owner.end_call()
-            if self.invoked and route.breaker is not None and (error is not None or self.probe):
-                route.breaker.leave(self.probe, verdict(error))
-        if self.has_slot and self.router.gate is not None:
-            self.router.gate.leave(self.context.principal)
+        if route is not None and self.invoked and route.breaker is not None and (error is not None or self.probe):
+            route.breaker.leave(self.probe, verdict(error))
         if error is None:
             self._record("ok")
         elif isinstance(error, KsiError):
@@ -328,6 +327,13 @@ class _Observed(msgspec.Struct, eq=False):
             self.reason = _told(error)
             self._record("internal")
             raise self._internal(error) from error
+
+    def end(self) -> None:
+        """After the outcome is written, not before: until then the call is under way, and a stop waits for it."""
+        if self.route is not None:
+            self.route.owner.end_call()
+        if self.has_slot and self.router.gate is not None:
+            self.router.gate.leave(self.context.principal)
 
     async def write_outcome(self, recorder: Recorder) -> None:
         """The outcome row, durable before the reply leaves."""
