@@ -122,6 +122,8 @@ def _backwards(path: Path, file: BinaryIO, end: int) -> Iterator[bytes]:
     before = _opened(path.with_name(f"{path.name}.1"))
     if before is not None:
         with before:
+            if os.path.sameopenfile(file.fileno(), before.fileno()):
+                return  # it was moved away while we read it
             yield from _lines_backwards(before, before.seek(0, os.SEEK_END))
 
 

@@ -88,14 +88,12 @@ def profiles(
 ) -> None:
     """List the profiles, shipped and your own, or show one with its grants and its rate."""
     screen: Screen = context.obj
+    event, wanted = ("permission:get_profile", {"level": name}) if name else ("permission:list_profiles", {})
     with SyncClient() as client:
-        if name is None:
-            found = client.send("permission:list_profiles")
-        else:
-            found = client.send("permission:get_profile", {"level": name})
+        found = client.send(event, wanted)
     if screen.json:
         screen.document(found)
-    elif name is None:
+    elif not name:
         screen.table(
             ("profile", "includes", "grants", "description"),
             [

@@ -11,7 +11,8 @@ def show_secret(screen: Screen, made: Mapping[str, Any]) -> None:
     if screen.json:
         screen.document(dict(made))
         return
-    screen.facts({name: value for name, value in made.items() if value is not None and name != "expires_at"})
-    if made.get("expires_at"):
-        screen.line(f"expires_at: {screen.moment(made['expires_at'])}")
+    facts = {name: value for name, value in made.items() if value is not None}
+    if "expires_at" in facts:
+        facts["expires_at"] = screen.moment(facts["expires_at"])
+    screen.facts(facts)
     screen.note("the token is shown this once: keep it now")

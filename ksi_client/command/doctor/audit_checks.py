@@ -77,7 +77,9 @@ def audit_chain(site: Site) -> Iterator[Finding]:
 def audit_outcomes(site: Site) -> Iterator[Finding]:
     """No call of the last week was cut off between its beginning and its end."""
     name = "audit outcomes"
-    if site.unknown_outcomes is None:
+    if site.unknown_outcomes is None and site.status is not None:
+        yield Finding(name, "fail", f"the daemon cannot say: {site.silence}", "ksi audit verify")
+    elif site.unknown_outcomes is None:
         yield Finding(name, "ok", "not known while the daemon is silent")
     elif site.unknown_outcomes:
         some = ", ".join(sorted({str(row.get("event") or row.get("tool")) for row in site.unknown_outcomes})[:5])
