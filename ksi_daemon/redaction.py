@@ -100,6 +100,7 @@ ASSIGNED = re.compile(
     rf"{QUOTE}\s{{0,3}}(?:=>|[:=])\s{{0,3}}+(?:\\{{0,7}}[\"']?(?:basic|bearer|digest|token)\s{{1,3}}+)?+)({VALUE})",
     re.IGNORECASE,
 )
+OWN_VERBS = frozenset({"create", "list", "revoke", "revoked", "rotate", "*"})
 ASSIGNED_MARKS = ("auth", "pass", "pwd", "secret", "credential", "key", "token", "pin", "otp")
 OPTION = re.compile(
     r"(--?(?:password|passwd|passphrase|token|secret|api-?key|access-?key|auth)[ \t]{1,20}+)(?!\[redacted\])(\S+)",
@@ -123,6 +124,8 @@ def hide_shapes(text: str) -> str:
 
 def _hide_value(found: re.Match[str]) -> str:
     value = found[2]
+    if found[1] == "token:" and value in OWN_VERBS:  # our own events, not somebody's secret
+        return found[0]
     opening = re.match(r"\\{0,7}[\"']?", value)
     return found[1] + (opening[0] if opening else "") + HIDDEN
 

@@ -1,5 +1,6 @@
 """Agents for tests: added to a running hub, calling by their tokens, and the rows that their calls leave."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -44,3 +45,14 @@ def limit(hub: TestHub, profile: str = "standard", **limits: Any) -> None:
     """Other limits for a profile, from the next call on."""
     profiles = hub.hub.rights.profiles
     profiles[profile] = msgspec.structs.replace(profiles[profile], rate=Rate(**limits))
+
+
+class WallClock:
+    """The time that expiries are held against, from the real one on, passing only when a test says so."""
+
+    def __init__(self, hub: TestHub) -> None:
+        self.now_s = time.time()
+        hub.hub.rights._clock = self
+
+    def __call__(self) -> float:
+        return self.now_s

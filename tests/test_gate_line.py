@@ -1,7 +1,8 @@
 """The router's line with the gate, the limits and the audit in it: what is asked, in which order, and what is left on record."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -45,7 +46,12 @@ class Workshop:
         self.entered = 0
         self.failure: BaseException | None = None
         self.plugin = plugin = Plugin("work")
+        self._add_handlers(plugin)
 
+    def has_entered(self, times: int) -> bool:
+        return self.entered == times
+
+    def _add_handlers(self, plugin: Plugin) -> None:
         @plugin.handles("work:read", reads=True)
         async def read(ctx: Context, params: Text) -> Said:
             """Read."""
@@ -470,7 +476,7 @@ class TestBreaker:
     async def test_callers_who_go_away_are_no_failures(self, hub: TestHub, work: Workshop, clock: Clock) -> None:
         for number in range(FAILURES + 1):
             task = asyncio.create_task(hub.call("work:hold"))
-            await until(lambda number=number: work.entered == number + 1)
+            await until(partial(work.has_entered, number + 1))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -480,7 +486,7 @@ class TestBreaker:
         deadlines = take_clock(hub)
         for number in range(FAILURES):
             task = asyncio.create_task(hub.call("work:hold"))
-            await until(lambda number=number: work.entered == number + 1)
+            await until(partial(work.has_entered, number + 1))
             deadlines.now_s += 31
             hub.hub.router.deadlines.sweep()
             await refused(task, TimedOut)
@@ -633,25 +639,28 @@ class TestRecord:
         work.failure = None
         expected: dict[str, int] = {}
 
-        async def one(number: int) -> None:
-            kind: Callable[[], Awaitable[Any]]
-            status, kind = [
-                ("ok", lambda: call_as(hub, bot, "work:read")),
-                ("ok", lambda: call_as(hub, bot, "work:write")),
-                ("invalid", lambda: call_as(hub, bot, "work:strict", wrong=1)),
-                ("forbidden", lambda: call_as(hub, bot, "work:reset")),
-                ("approval_required", lambda: call_as(hub, bot, "work:launch")),
-                ("not_found", lambda: call_as(hub, bot, "state:get", key="nothing")),
-            ][number % 6]
-            expected[status] = expected.get(status, 0) + 1
+        kinds: list[tuple[str, str, dict[str, Any]]] = [
+            ("ok", "work:read", {}),
+            ("ok", "work:write", {}),
+            ("invalid", "work:strict", {"wrong": 1}),
+            ("forbidden", "work:reset", {}),
+            ("approval_required", "work:launch", {}),
+            ("not_found", "state:get", {"key": "nothing"}),
+        ]
+
+        async def one(number: int) -> str:
+            _, event, data = kinds[number % len(kinds)]
             try:
-                await kind()
-                assert status == "ok"
+                await call_as(hub, bot, event, **data)
             except KsiError as error:
-                assert error.code == status
+                return error.code
+            return "ok"
 
         for start in range(0, 240, 24):
-            await asyncio.gather(*(one(number) for number in range(start, start + 24)))
+            ended = await asyncio.gather(*(one(number) for number in range(start, start + 24)))
+            assert ended == [status for status, _, _ in kinds] * 4
+            for status in ended:
+                expected[status] = expected.get(status, 0) + 1
         await asyncio.sleep(1.05)
         found: dict[str, int] = {}
         for row in await rows(hub, agent="bot", phase="outcome"):

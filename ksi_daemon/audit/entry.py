@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from ksi_daemon.audit.value import shown_json
+from ksi_daemon.identifiers import EVENT_NAME
 from ksi_daemon.log import printable
 from ksi_daemon.notice import iso_time
 from ksi_daemon.redaction import redact
@@ -119,7 +120,12 @@ def fields_after_seq(entry: Entry, time_s: float) -> Row:
 
 def clean_name(text: str | None, limit: int = NAME_LIMIT) -> str | None:
     """Text without secrets, visible on one line, and no longer than `limit`; what was cut says so."""
-    if text is None or (text in _clean_texts and len(text) <= limit) or OUR_OWN_ID.fullmatch(text):
+    if (
+        text is None
+        or (text in _clean_texts and len(text) <= limit)
+        or OUR_OWN_ID.fullmatch(text)
+        or EVENT_NAME.fullmatch(text)
+    ):
         return text
     cleaned = _clean(text, limit)
     if cleaned == text:

@@ -76,7 +76,7 @@ class Files(NamedTuple):
         """What an operator can do about an audit that cannot be trusted."""
         aside = self.database.parent.parent / "audit-set-aside"
         return (
-            f"`python -m ksi_daemon.audit verify '{self.database.parent.parent}'` names the first bad row. Restore the audit's files from a "
+            f"`python -m ksi_daemon.audit verify '{self.database.parent.parent}' --deep` names the first bad row. Restore the audit's files from a "
             f"backup; or keep them as evidence and begin a new record: mkdir '{aside}' && "
             f"mv '{self.database}'* '{self.anchor}' '{self.key}' '{aside}'/ (leave out what is not there)"
         )

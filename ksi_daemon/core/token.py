@@ -3,7 +3,7 @@
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id, time_of
 from ksi_daemon.notice import iso_time
-from ksi_daemon.plugin import Conflict, Context, Field, Params, Plugin, Result
+from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
 from ksi_daemon.store.agents import Credential
 
 plugin = Plugin("token", uses=[Rights])
@@ -114,15 +114,9 @@ async def revoke(ctx: Context, params: Id) -> Revoked:
 @plugin.handles("token:rotate", operator_only=True)
 async def rotate(ctx: Context, params: Id) -> Created:
     """Make a new token with everything the old one had, and revoke the old one."""
-    rights = ctx.capability(Rights)
-    old = rights.credential(params.credential_id)
-    if rights.ended(old) is not None:
-        raise Conflict(f"that token is {rights.ended(old)} already", hint="make a new one: ksi tokens create AGENT")
-    fresh = rights.like(old, credential_id=new_id(), by=ctx.principal.name)
-    made = await rights.add_credential(old.agent_id, fresh)
-    await rights.end_credential(old.credential_id)
-    ctx.notify("token:revoked", {"credential_id": old.credential_id, "agent_id": old.agent_id})
-    return _created(*made)
+    credential, secret = await ctx.capability(Rights).rotate(params.credential_id, by=ctx.principal.name)
+    ctx.notify("token:revoked", {"credential_id": params.credential_id, "agent_id": credential.agent_id})
+    return _created(credential, secret)
 
 
 def _created(credential: Credential, secret: str) -> Created:

@@ -41,6 +41,7 @@ class Rights:
         self._store = store
         self._clock = clock
         self._changing = asyncio.Lock()
+        self._brakes: set[str] = set()  # agents frozen since they were last unfrozen
         self._by_digest: dict[str, str] = {}
         self._last_used: dict[str, float] = {}
         self._chains: dict[tuple[str, str | None], Chain] = {}
@@ -193,12 +194,17 @@ class Rights:
         """Stop these agents, or let them act again. A brake does not wait for anything: it holds before it is on disk."""
         chosen = [self.agent(agent_id).agent_id for agent_id in agent_ids]
         if frozen:
+            self._brakes.update(chosen)
             self._put([msgspec.structs.replace(self.agents[agent_id], frozen=True) for agent_id in chosen])
+        else:
+            self._brakes.difference_update(chosen)
         async with self._changing:
             there = [agent_id for agent_id in chosen if agent_id in self.agents]
             for agent_id in there:
                 await self._store.save_agent(msgspec.structs.replace(self.agents[agent_id], frozen=frozen))
-            self._put([msgspec.structs.replace(self.agents[agent_id], frozen=frozen) for agent_id in there])
+            # Whoever was braked again while this waited stays braked.
+            mine = [agent_id for agent_id in there if frozen or agent_id not in self._brakes]
+            self._put([msgspec.structs.replace(self.agents[agent_id], frozen=frozen) for agent_id in mine])
 
     async def remove_agent(self, agent_id: str) -> None:
         """An agent goes with its credentials and grants. One with children stays."""
@@ -274,6 +280,33 @@ class Rights:
                 self._changed({credential.agent_id})
             return credential
 
+    async def rotate(self, credential_id: str, *, by: str) -> tuple[Credential, str]:
+        """A successor with everything the old one had and as long to live; the old one ends."""
+        async with self._changing:
+            old = self.credential(credential_id)
+            if self.ended(old) is not None:
+                raise Conflict(
+                    f"that token is {self.ended(old)} already", hint="make a new one: ksi tokens create AGENT"
+                )
+            now, secret = self._clock(), new_secret(old.kind)
+            lives_s = None if old.expires_at is None else old.expires_at - old.created_at
+            fresh = msgspec.structs.replace(
+                old,
+                credential_id=new_id(),
+                digest=digest(secret),
+                created_at=now,
+                created_by=by,
+                expires_at=None if lives_s is None else now + lives_s,
+                last_used_at=None,
+            )
+            ended = msgspec.structs.replace(old, revoked_at=now)
+            await self._store.save_credential(fresh)
+            await self._store.save_credential(ended)
+            self._remember(fresh)
+            self._remember(ended)
+            self._changed({old.agent_id})
+            return fresh, secret
+
     async def keep_last_uses(self) -> None:
         """Write down when credentials were last used, for idle limits that outlive a restart."""
         for credential_id, used in list(self._last_used.items()):
@@ -294,21 +327,6 @@ class Rights:
         if credential is None:
             raise NotFound(f"there is no token {ascii(credential_id)[:80]}", hint="`ksi tokens ls` shows their ids")
         return credential
-
-    def like(self, old: Credential, *, credential_id: str, by: str) -> Credential:
-        """A successor with everything the old one had, and as long to live as it was given."""
-        now = self._clock()
-        lives_s = None if old.expires_at is None else old.expires_at - old.created_at
-        return msgspec.structs.replace(
-            old,
-            credential_id=credential_id,
-            digest="",
-            created_at=now,
-            created_by=by,
-            expires_at=None if lives_s is None else now + lives_s,
-            last_used_at=None,
-            revoked_at=None,
-        )
 
     def now(self) -> float:
         """The time that expiries are held against."""

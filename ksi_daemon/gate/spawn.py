@@ -61,6 +61,9 @@ def _missing(held: Groups, asked: Groups, rule: Rule) -> tuple[Literal["all", "p
         region = intersection(own, pattern)
         if region is None or specificity(own) <= specificity(base) or gives(rules, rule.access):
             continue
+        decider = _widest_decider(asked, region)
+        if decider is not None and specificity(decider) > specificity(pattern):
+            continue  # there another requested rule decides, and that one is held against the parent by itself
         if not _always(asked, region, lambda theirs: not gives(theirs, rule.access)):
             return "part", f"the parent's rule {_shown(rules)} does not give {rule.access}"
     return None

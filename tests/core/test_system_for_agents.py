@@ -7,9 +7,9 @@ from ksi_daemon.errors import UnknownEvent
 from ksi_daemon.testing import TestHub, running
 
 
-async def _as_agent(hub: TestHub, event: str, **data: object) -> dict[str, object]:
+async def _as_agent(hub: TestHub, called: str, /, **data: object) -> dict[str, object]:
     principal = hub.hub.rights.acting_as("scout")
-    answer: dict[str, object] = msgspec.json.decode(await hub.hub.router.call(event, data, principal=principal))
+    answer: dict[str, object] = msgspec.json.decode(await hub.hub.router.call(called, data, principal=principal))
     return answer
 
 
@@ -31,9 +31,10 @@ async def test_help_and_validate_know_hidden_events_as_little_as_absent_ones(ask
     """K040"""
     async with running() as hub:
         await hub.call("agent:register", agent_id="scout", profile="standard")
-        for event, data in (("system:help", {}), ("system:validate", {"data": {}})):
+        cases: list[tuple[str, dict[str, object]]] = [("system:help", {}), ("system:validate", {"data": {}})]
+        for called, data in cases:
             with pytest.raises(UnknownEvent, match=f"there is no event '{asked}'"):
-                await _as_agent(hub, event, event=asked, **data)
+                await _as_agent(hub, called, event=asked, **data)
 
 
 async def test_a_grant_makes_an_event_appear_at_once() -> None:

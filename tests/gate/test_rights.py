@@ -15,6 +15,7 @@ from ksi_daemon.principal import Principal
 from ksi_daemon.sqlite import Database, open_database
 from ksi_daemon.store.agents import MIGRATIONS, Agent, Credential, SqliteAgents
 from tests.gate.conftest import FakeClock
+from tests.in_process import until
 
 
 class SlowStore(SqliteAgents):
@@ -95,7 +96,13 @@ async def test_every_change_has_a_new_version_and_tells_whom_it_is_about(rights:
     credential, _ = await token(rights, "child")
     await rights.end_credential(credential.credential_id)
     await rights.remove_agent("child")
-    assert [sorted(agents) for agents in heard[:5]] == [["bot"], ["child"], ["bot", "child"], ["bot", "child"], ["child"]]
+    assert [sorted(agents) for agents in heard[:5]] == [
+        ["bot"],
+        ["child"],
+        ["bot", "child"],
+        ["bot", "child"],
+        ["child"],
+    ]
     assert {"bot", "child"} in heard[5:]
     assert heard[-1] == {"child"}
     assert rights.version == versions[0] + len(heard)
@@ -134,8 +141,7 @@ async def test_a_brake_during_another_change_is_not_undone_by_it(
     await add(rights)
     store.go_on.clear()
     changing = asyncio.create_task(rights.set_profile("bot", "researcher"))
-    while not store.waiting:
-        await asyncio.sleep(0)
+    await until(lambda: store.waiting)
     braking = asyncio.create_task(rights.freeze(["bot"], frozen=True))
     await asyncio.sleep(0)
     store.go_on.set()
@@ -182,7 +188,22 @@ async def test_caps_hold_when_many_come_at_once(rights: Rights, kind: str) -> No
 
 @pytest.mark.parametrize(
     "name",
-    ["", " bot", "bot ", "bot\n", "b" * 65, "böt", "b\u043et", "bot\u200b", "a/b", "a:b", "*", "ﬁle", "bot\x00", "e\u0301"],
+    [
+        "",
+        " bot",
+        "bot ",
+        "bot\n",
+        "b" * 65,
+        "böt",
+        "b\u043et",
+        "bot\u200b",
+        "a/b",
+        "a:b",
+        "*",
+        "ﬁle",
+        "bot\x00",
+        "e\u0301",
+    ],
 )
 async def test_look_alike_and_odd_names_are_refused(rights: Rights, name: str) -> None:
     """P10: a homoglyph, a combining accent, a blank, a zero-width space."""
@@ -203,7 +224,16 @@ async def test_only_a_digest_is_remembered_and_it_finds_its_owner(rights: Rights
     assert (principal.conversation_id, principal.completion_id) == ("conv", "comp")
     assert (principal.credential_id, principal.session_id) == (credential.credential_id, None)
     said = set()
-    for wrong in ("", "x", new_secret("token"), secret[:-1], secret + "A", secret.swapcase(), "\ud800", "ksi_" + "é" * 43):
+    for wrong in (
+        "",
+        "x",
+        new_secret("token"),
+        secret[:-1],
+        secret + "A",
+        secret.swapcase(),
+        "\ud800",
+        "ksi_" + "é" * 43,
+    ):
         with pytest.raises(Unauthenticated) as caught:
             rights.principal(wrong, door="http")
         said.add(str(caught.value.as_dict()))
@@ -233,7 +263,9 @@ async def test_a_credential_ends_by_the_clock(rights: Rights, clock: FakeClock) 
         rights.principal(secret, door="socket")
 
 
-async def test_an_unused_session_ends_and_a_used_one_goes_on(rights: Rights, store: SlowStore, clock: FakeClock) -> None:
+async def test_an_unused_session_ends_and_a_used_one_goes_on(
+    rights: Rights, store: SlowStore, clock: FakeClock
+) -> None:
     """L043: the idle limit, also over a restart."""
     await add(rights)
     credential, secret = await token(rights, kind="session", idle_limit_s=100.0)

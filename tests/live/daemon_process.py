@@ -260,12 +260,13 @@ class Daemon:
             found = connection.execute(f"SELECT * FROM entries WHERE {where} ORDER BY seq", values)  # noqa: S608 - ours
             return [dict(row) for row in found]
 
-    def verify_audit(self) -> dict[str, Any]:
+    def verify_audit(self, *options: str) -> dict[str, Any]:
         """The verdict of `python -m ksi_daemon.audit verify`, which needs no daemon; with its exit code."""
-        words = [sys.executable, "-m", "ksi_daemon.audit", "verify", str(self.var)]
+        words = [sys.executable, "-m", "ksi_daemon.audit", "verify", str(self.var), *options]
         ended = subprocess.run(words, env=self.environment(), capture_output=True, text=True, timeout=60, check=False)
         assert "Traceback" not in ended.stderr, ended.stderr
-        return json.loads(ended.stdout) | {"exit_code": ended.returncode}
+        verdict: dict[str, Any] = json.loads(ended.stdout)
+        return verdict | {"exit_code": ended.returncode}
 
     def health_s(self) -> float:
         """How long it takes to learn that it is well: the middle of three, each on a connection of its own."""

@@ -1,5 +1,7 @@
 """Sessions: credentials with scopes that end by themselves."""
 
+from typing import Any
+
 import pytest
 
 from tests.live.daemon_process import Connection, Daemon, Refused, until
@@ -55,7 +57,10 @@ def test_a_session_may_do_what_its_scopes_say_and_nothing_else(hub: Daemon) -> N
     seen = {}
     with hub.connect() as connection:
         for number, scopes in enumerate(expected):
-            made = connection.call("session:create", {"clientId": f"client{number}", "scopes": list(scopes), "metadata": {"from": "a test"}})
+            made = connection.call(
+                "session:create",
+                {"clientId": f"client{number}", "scopes": list(scopes), "metadata": {"from": "a test"}},
+            )
             assert made["token"].startswith("ksi_s_")
             seen[scopes] = {verb for verb in VERBS if _code(connection, f"librarian:{verb}", made["token"]) == "ok"}
             assert _code(connection, "state:list", made["token"]) == "forbidden", "scopes are the librarian's alone"
@@ -133,7 +138,10 @@ def test_a_client_has_ten_live_sessions_at_most_even_when_asked_for_at_once(hub:
 
 def test_bad_scopes_and_names_are_refused(hub: Daemon) -> None:
     """L043"""
-    for data in ({"scopes": []}, {"scopes": ["root"]}, {"scopes": ["read"], "ttl_s": 0}, {"scopes": ["read"], "idle_s": -1}):
+    bad: list[dict[str, Any]] = [
+        {"scopes": []}, {"scopes": ["root"]}, {"scopes": ["read"], "ttl_s": 0}, {"scopes": ["read"], "idle_s": -1},
+    ]  # fmt: skip
+    for data in bad:
         with pytest.raises(Refused) as refused:
             hub.call("session:create", {"clientId": "c", **data})
         assert refused.value.code == "invalid"

@@ -31,7 +31,13 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 def agent(agent_id: str = "bot", **facts: Any) -> Agent:
-    made: dict[str, Any] = {"profile": "standard", "parent_id": None, "frozen": False, "note": "ümlaut", "created_at": 1.5}
+    made: dict[str, Any] = {
+        "profile": "standard",
+        "parent_id": None,
+        "frozen": False,
+        "note": "ümlaut",
+        "created_at": 1.5,
+    }
     return Agent(agent_id=agent_id, created_by="test", **(made | facts))
 
 
@@ -126,9 +132,9 @@ async def test_an_agent_goes_with_what_it_held_and_nobody_elses(backend: Backend
 async def test_nothing_is_kept_for_agents_that_are_not_there(backend: Backend, tmp_path: Path) -> None:
     """A credential or a grant without its agent would come to life with the next agent of that name."""
     async with backend(tmp_path) as store:
-        with pytest.raises(Exception, match="(?i)constraint|foreign|agent"):
+        with pytest.raises(Exception, match=r"(?i)constraint|foreign|agent"):
             await store.save_credential(credential())
-        with pytest.raises(Exception, match="(?i)constraint|foreign|agent"):
+        with pytest.raises(Exception, match=r"(?i)constraint|foreign|agent"):
             await store.save_grant(grant())
         assert await store.load() == ([], [], [])
 
@@ -137,7 +143,7 @@ async def test_two_credentials_never_share_a_digest(backend: Backend, tmp_path: 
     async with backend(tmp_path) as store:
         await store.save_agent(agent())
         await store.save_credential(credential("c1", digest="same"))
-        with pytest.raises(Exception, match="(?i)constraint|unique"):
+        with pytest.raises(Exception, match=r"(?i)constraint|unique"):
             await store.save_credential(credential("c2", digest="same"))
         assert len((await store.load())[1]) == 1
 
