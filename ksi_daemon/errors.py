@@ -39,6 +39,16 @@ def bounded(said: object) -> str:
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}… (cut from {len(text):,} characters)"
 
 
+def _text(said: object) -> str:
+    """Plugins raise these errors too, with whatever they please for a message."""
+    if isinstance(said, str):
+        return said
+    try:
+        return str(said)
+    except Exception:  # noqa: BLE001 - even its __str__ may fail
+        return f"a {type(said).__name__} that cannot be shown"
+
+
 class KsiError(Exception):
     """A failed call. Handlers raise its children; the router turns anything else into `Internal`."""
 
@@ -47,8 +57,8 @@ class KsiError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _text(message)
+        self.hint = None if hint is None else _text(hint)
 
     def facts(self) -> dict[str, Any]:
         """What this kind of failure tells beyond its message."""

@@ -17,7 +17,17 @@ from typing import Any, cast
 import msgspec
 
 from ksi_daemon.bus import Mailbox
-from ksi_daemon.errors import Cancelled, Forbidden, Invalid, KsiError, NotFound, TimedOut, TooLarge, Unauthenticated
+from ksi_daemon.errors import (
+    Cancelled,
+    Forbidden,
+    Internal,
+    Invalid,
+    KsiError,
+    NotFound,
+    TimedOut,
+    TooLarge,
+    Unauthenticated,
+)
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.operator_request import Request, id_of, parse_request
@@ -246,6 +256,9 @@ class _Connection(asyncio.Protocol):
             self.fail(worker, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part"))
             self._flush()
             raise
+        except Exception:
+            self._door.log.exception("a call could not be answered", called=request.event)
+            self.fail(worker, Internal(f"{request.event} could not be answered", hint="the log has the details"))
         else:
             if not worker.lost:
                 self._unsent.append(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))

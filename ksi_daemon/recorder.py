@@ -10,6 +10,7 @@ from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import namespace_of, time_of, tool_name
 from ksi_daemon.plugin import Context
 from ksi_daemon.principal import Principal
+from ksi_daemon.redaction import redact
 
 REFUSALS = frozenset({"unauthenticated", "forbidden", "approval_required", "too_many", "part_down"})
 AUTHORIZATION = frozenset({"unauthenticated", "forbidden", "approval_required"})
@@ -24,10 +25,9 @@ class Recorder:
 
     async def intent(self, call: Context, handler: Handler, arguments: Any, *, rule: str | None) -> None:
         """Durable before the handler runs, or `AuditUnavailable`."""
+        type_ = _type(handler.event, "started", known=True)
         await self.audit.append(
-            _entry(
-                call, _type(handler.event, "started", known=True), "intent", "started", arguments=arguments, rule=rule
-            )
+            _entry(call, type_, "intent", "started", handler=handler, arguments=arguments, rule=rule)
         )
 
     async def outcome(
@@ -49,6 +49,7 @@ class Recorder:
             _type(call.event, status, known=handler is not None),
             "outcome",
             status,
+            handler=handler,
             arguments=arguments,
             rule=rule,
             reason=reason,
@@ -66,7 +67,7 @@ class Recorder:
                 type="authorization",
                 phase="outcome",
                 status=error.code,
-                event=event[:100],
+                event=str(redact(event[:100])),
                 door=principal.door,
                 principal="unknown",
                 reason=error.message,
@@ -89,14 +90,16 @@ def _type(event: str, status: str, *, known: bool) -> EntryType:
     return "admin" if namespace in ADMIN and known else "tool_call"
 
 
-def _entry(call: Context, type_: EntryType, phase: Any, status: str, **facts: Any) -> Entry:
+def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler: Handler | None, **facts: Any) -> Entry:
     principal = call.principal
+    # The name of an event that nobody owns is only what somebody typed: it may be anything.
+    event = str(redact(call.event[:100])) if handler is None else handler.event
     return Entry(
         type=type_,
         phase=phase,
         status=status,
-        event=call.event[:100],
-        tool=tool_name(call.event[:100]),
+        event=event,
+        tool=None if handler is None else tool_name(event),
         call_id=call.call_id,
         correlation_id=call.correlation_id,
         parent_id=call.parent_id,

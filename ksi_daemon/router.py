@@ -38,6 +38,7 @@ from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Home
 from ksi_daemon.principal import Principal
 from ksi_daemon.recorder import Recorder
+from ksi_daemon.redaction import redact
 
 DEPTH_LIMIT = 16
 CALLS_LIMIT = 10_000  # under way at once, for one plugin
@@ -344,7 +345,7 @@ class _Observed(msgspec.Struct, eq=False):
             intended=self.intended,
             arguments=None if self.intended else self.data,
             rule=self.rule,
-            reason=self.reason,
+            reason=None if self.reason is None else bounded(self.reason),
             duration_ms=(self.router.deadlines.clock() - self.started_s) * 1000,
             result_bytes=self.result_bytes,
         )
@@ -366,7 +367,7 @@ class _Observed(msgspec.Struct, eq=False):
         call = self.context
         record = CallRecord(
             call.call_id,
-            call.event if self.route is not None else bounded(call.event[:100]),
+            call.event if self.route is not None else bounded(redact(call.event[:100])),
             call.correlation_id,
             call.parent_id,
             call.depth,

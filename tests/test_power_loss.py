@@ -64,7 +64,7 @@ async def test_after_a_power_cut_nothing_acknowledged_is_lost(tmp_path: Path) ->
     steps = trace([sys.executable, "-c", WORK, str(var_dir)], tmp_path / "trace", environment)
     everything = _acknowledged(steps, tmp_path / "acks")
     assert len(everything) == 60, "the trace was not understood"
-    chance = random.Random(3)  # noqa: S311 - a test's own choice of moments
+    chance = random.Random(3)
     first = next(number for number, step in enumerate(steps) if _acknowledged([step], tmp_path / "acks"))
     lost: list[tuple[int, str]] = []
     for number in range(ROUNDS):

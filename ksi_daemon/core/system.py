@@ -203,12 +203,12 @@ def _visible(ctx: Context) -> dict[str, Handler]:
 
 
 def _notices(ctx: Context) -> dict[str, dict[str, Any]]:
-    owners = {handler.plugin for handler in _visible(ctx).values()}
+    gate = ctx.capability(Gate)
     return {
         event: describe_notice(event, running.plugin.name, meaning)
         for running in ctx.capability(Loader).running.values()
-        if ctx.principal.agent_id is None or running.plugin.name in owners
         for event, meaning in running.plugin.notices.items()
+        if gate.hears(ctx.principal, event)
     }
 
 

@@ -71,6 +71,14 @@ class Gate:
         resource, need = handler.needs[0]
         return self.rights.decide(principal, resource, need).allowed
 
+    def hears(self, principal: Principal, notice: str) -> bool:
+        """Whether a notice may reach a caller: for an agent, if it may read an event of that name."""
+        if principal.agent_id is None:
+            return True
+        if self.rights.still_valid(principal) is not None:
+            return False
+        return self.rights.decide(principal, f"events/{notice}", "read").allowed
+
     async def enter(self, principal: Principal, handler: Handler) -> bool:
         """Pay for the call and take a slot, waiting for one if need be; whether there is one to give back. Raises `TooMany`."""
         rate = self.rate(principal)
