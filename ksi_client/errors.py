@@ -4,8 +4,10 @@
     ├── Invalid          the parameters do not fit            ├── TimedOut      the deadline passed
     ├── UnknownEvent     no plugin handles this event         ├── Cancelled     the call was cancelled
     ├── NotFound         the thing asked for is not there     ├── Unavailable   something needed is down
-    ├── Conflict         it clashes with what is there        │   └── ConnectionLost  sent, never answered
-    ├── Forbidden        the caller may not                   ├── Internal      a bug in a plugin or the daemon
+    ├── Conflict         it clashes with what is there        │   ├── PartDown        one part rests for a while
+    ├── Unauthenticated  nobody knows who is calling          │   └── ConnectionLost  sent, never answered
+    ├── Forbidden        the caller may not                   ├── AuditUnavailable  nothing can be recorded
+    ├── ApprovalRequired a person must say yes first          ├── Internal      a bug in a plugin or the daemon
     ├── TooMany          slow down                            └── Unreachable   no daemon answers at the socket
     ├── TooLarge, TooDeep
 
@@ -67,6 +69,20 @@ class Conflict(KsiError):
     exit_code = 7
 
 
+class Unauthenticated(KsiError):
+    """Nobody knows who is calling: the token is missing, wrong, expired or revoked."""
+
+    code = "unauthenticated"
+    exit_code = 4
+
+
+class ApprovalRequired(KsiError):
+    """The caller may do this, but a person must say yes first."""
+
+    code = "approval_required"
+    exit_code = 4
+
+
 class Forbidden(KsiError):
     """The caller does not hold the permission."""
 
@@ -112,6 +128,18 @@ class Unavailable(KsiError):
     code = "unavailable"
 
 
+class PartDown(Unavailable):
+    """One part failed too often and is left alone for a while; `retry_after_s` says when to come back."""
+
+    code = "part_down"
+
+
+class AuditUnavailable(KsiError):
+    """The record of calls cannot be written, so the daemon serves nothing until it can."""
+
+    code = "audit_unavailable"
+
+
 class ConnectionLost(Unavailable):
     """The request was sent and the connection ended before the answer: it may have run, so it is not sent again."""
 
@@ -134,8 +162,8 @@ class Unreachable(KsiError):
 _BY_CODE: dict[str, type[KsiError]] = {
     kind.code: kind
     for kind in (
-        Invalid, UnknownEvent, NotFound, Conflict, Forbidden, TooMany,
-        TooLarge, TooDeep, TimedOut, Cancelled, Unavailable, Internal,
+        Invalid, UnknownEvent, NotFound, Conflict, Unauthenticated, Forbidden, ApprovalRequired, TooMany,
+        TooLarge, TooDeep, TimedOut, Cancelled, Unavailable, PartDown, AuditUnavailable, Internal,
     )
 }  # fmt: skip
 

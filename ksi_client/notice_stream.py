@@ -143,4 +143,12 @@ class NoticeStream:
 
 def _may_pass(error: KsiError) -> bool:
     """Whether waiting can help: the daemon is away or starting, as opposed to refusing us."""
-    return error.code in {"unreachable", "unavailable", "timed_out", "too_many", "cancelled"}
+    return error.code in {
+        "unreachable",
+        "unavailable",
+        "part_down",
+        "audit_unavailable",
+        "timed_out",
+        "too_many",
+        "cancelled",
+    }

@@ -33,6 +33,11 @@ def output_file(var: Path) -> Path:
     return var / "log" / "daemon.out"
 
 
+def audit_file(var: Path) -> Path:
+    """The audit's copy for people, one JSON object a line; the daemon rotates it."""
+    return var / "log" / "audit.jsonl"
+
+
 @contextmanager
 def connectable(path: Path) -> Iterator[str]:
     """An address for `connect` that stays within the kernel's limit, however long the path is.

@@ -41,11 +41,17 @@ def encode_request(
     request_id: int,
     timeout_s: float,
     correlation_id: str | None = None,
+    as_agent: str | None = None,
+    token: str | None = None,
 ) -> bytes:
     """One request as a line, refused here when the daemon would refuse to read it."""
     request: dict[str, Any] = {"event": event, "data": dict(data or {}), "id": request_id, "timeout_s": timeout_s}
     if correlation_id is not None:
         request["correlation_id"] = correlation_id
+    if as_agent is not None:
+        request["as"] = as_agent
+    if token is not None:
+        request["token"] = token
     try:
         line = json.dumps(request, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:

@@ -57,16 +57,28 @@ class SyncClient:
         *,
         timeout_s: float | None = None,
         correlation_id: str | None = None,
+        as_agent: str | None = None,
+        token: str | None = None,
     ) -> Any:
         """Send an event and return its answer's data, or raise the typed error.
 
         A request that the daemon cannot have read whole is sent again after a reconnect. One that was sent and not
         answered raises ConnectionLost: it may have run.
+
+        `as_agent` puts the operator in an agent's shoes, `token` makes the call that of the token's agent.
         """
         wait_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + wait_s + GRACE_S
         request_id = next(self._ids)
-        request = encode_request(event, data, request_id=request_id, timeout_s=wait_s, correlation_id=correlation_id)
+        request = encode_request(
+            event,
+            data,
+            request_id=request_id,
+            timeout_s=wait_s,
+            correlation_id=correlation_id,
+            as_agent=as_agent,
+            token=token,
+        )
         try:
             line = self._written(request, deadline)
             while True:

@@ -6,7 +6,7 @@ hurts only itself. What a subscriber does with its notices is its own business.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ksi_daemon.errors import Invalid
 from ksi_daemon.identifiers import PATTERN, matches
@@ -19,11 +19,25 @@ WAITING_LIMIT_BYTES = 8_000_000  # per mailbox
 class Mailbox:
     """One subscriber's waiting notices."""
 
-    __slots__ = ("_bus", "_limit", "_waiter", "delivered", "dropped", "name", "patterns", "waiting", "waiting_bytes")
+    __slots__ = (
+        "_bus",
+        "_limit",
+        "_waiter",
+        "delivered",
+        "dropped",
+        "name",
+        "patterns",
+        "permits",
+        "waiting",
+        "waiting_bytes",
+    )
 
     def __init__(self, bus: "Bus", name: str, limit: int) -> None:
         self.name = name
         self.patterns: set[str] = set()
+        self.permits: Callable[[str], bool] | None = (
+            None  # asked about each notice, for subscribers with limited rights
+        )
         self.waiting: deque[Notice] = deque()
         self.waiting_bytes = 0
         self.delivered = 0
@@ -110,8 +124,9 @@ class Bus:
         route = self._routes.get(notice.event)
         if route is None:
             route = self._routes[notice.event] = self._route(notice.event)
-        kept = sum([mailbox.put(notice) for mailbox in route])
-        return len(route), len(route) - kept
+        hearing = [box for box in route if box.permits is None or box.permits(notice.event)]
+        kept = sum([mailbox.put(notice) for mailbox in hearing])
+        return len(hearing), len(hearing) - kept
 
     def remove(self, mailbox: Mailbox) -> None:
         """Used by `Mailbox.close`."""

@@ -51,6 +51,9 @@ class Settings(BaseModel):
     monitor_events: int = Field(
         10_000, ge=100, le=1_000_000, description="Calls and notices that monitor:get_events remembers."
     )
+    rate_limit: Literal["on", "off"] = Field(
+        "on", description="Whether agents' rates are limited; off is for load tests."
+    )
     expose_error_details: bool = Field(
         False, description="Put a broken handler's own error text into the answer, not only into the log."
     )

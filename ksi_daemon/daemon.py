@@ -12,22 +12,30 @@ from dataclasses import dataclass
 import uvloop
 
 from ksi_daemon import __version__
+from ksi_daemon.audit import Audit, open_audit
 from ksi_daemon.bus import Bus
 from ksi_daemon.config import SettingsRead
 from ksi_daemon.control import Control
 from ksi_daemon.core import CORE
 from ksi_daemon.deadlines import Deadlines
-from ksi_daemon.identifiers import new_id
+from ksi_daemon.errors import AuditUnavailable
+from ksi_daemon.gate.gate import Gate
+from ksi_daemon.gate.profiles import read_profiles
+from ksi_daemon.gate.rights import Rights, keep_last_uses
+from ksi_daemon.inquiry import Inquiry
 from ksi_daemon.journal import Journal
 from ksi_daemon.loader import Loader
 from ksi_daemon.log import Log
 from ksi_daemon.operator_socket import OperatorSocket
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.process import Signals, end_at_the_latest, greet, raise_file_limit, run_to_the_end
+from ksi_daemon.recorder import Recorder
 from ksi_daemon.router import Limits, Router
 from ksi_daemon.running_plugin import RunningPlugin, Subscription
 from ksi_daemon.sqlite import open_database
-from ksi_daemon.store.state import MIGRATIONS, SqliteState, StateStore
+from ksi_daemon.store import MIGRATIONS
+from ksi_daemon.store.agents import SqliteAgents
+from ksi_daemon.store.state import SqliteState, StateStore
 from ksi_daemon.watchdog import Watchdog
 from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.listener import bind, serving
@@ -44,6 +52,8 @@ class Hub:
     loader: Loader
     control: Control
     log: Log
+    rights: Rights
+    audit: Audit
 
 
 @asynccontextmanager
@@ -54,40 +64,63 @@ async def open_hub(
     settings = read.settings
     limits = Limits()
     bus, journal, deadlines = Bus(settings.notice_inbox), Journal(settings.monitor_events), Deadlines()
-    router = Router(bus=bus, journal=journal, limits=limits, deadlines=deadlines, origin=new_id(), log=log.logger)
-
-    def apply(new: SettingsRead) -> None:
-        log.level = new.settings.log_level
-        limits.call_timeout_s = new.settings.call_timeout_s
-        limits.result_bytes = new.settings.result_limit_bytes
-        limits.expose_error_details = new.settings.expose_error_details
-
-    apply(read)
-    control = Control(
-        read, router=router, log=log.logger, apply=apply, stop_requested=stop_requested or asyncio.Event()
-    )
-    watchdog = Watchdog(
-        frozenset({Router.call.__code__, Subscription._handle.__code__, RunningPlugin._live.__code__}), log.logger
-    )
+    profiles = read_profiles(settings.var_dir / "profiles")
     async with AsyncExitStack() as stack:
+        audit = await stack.enter_async_context(open_audit(settings.var_dir, log=log.logger))
         database = await stack.enter_async_context(open_database(settings.var_dir / "db" / "ksi.db", MIGRATIONS))
-        for task in (deadlines.run(), journal.write_lines(log.write_records)):
+        rights = Rights(SqliteAgents(database), profiles)
+        await rights.load()
+        gate = Gate(rights)
+        router = Router(
+            bus=bus,
+            journal=journal,
+            limits=limits,
+            deadlines=deadlines,
+            origin=audit.daemon_id,
+            log=log.logger,
+            gate=gate,
+            recorder=Recorder(audit),
+        )
+
+        def apply(new: SettingsRead) -> None:
+            log.level = new.settings.log_level
+            gate.rate_limited = new.settings.rate_limit == "on"
+            limits.call_timeout_s = new.settings.call_timeout_s
+            limits.result_bytes = new.settings.result_limit_bytes
+            limits.expose_error_details = new.settings.expose_error_details
+
+        apply(read)
+        control = Control(
+            read, router=router, log=log.logger, apply=apply, stop_requested=stop_requested or asyncio.Event()
+        )
+        watchdog = Watchdog(
+            frozenset({Router.call.__code__, Subscription._handle.__code__, RunningPlugin._live.__code__}), log.logger
+        )
+        for task in (deadlines.run(), journal.write_lines(log.write_records), keep_last_uses(rights)):
             stack.push_async_callback(_cancelled, asyncio.create_task(task))
         if threading.current_thread() is threading.main_thread():
             await stack.enter_async_context(watchdog.watching())
         inner = {
-            Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, StateStore: SqliteState(database),
+            Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
+            Audit: audit, Inquiry: Inquiry(router, gate), StateStore: SqliteState(database),
         }  # fmt: skip
         loader = Loader(router, settings.var_dir / "plugins", log=log.logger, capabilities={}, inner=inner)
+        rights.on_change = lambda agents: _tell_of_change(router, agents)
         control.alarm_sources += [
+            audit.alarms,
             lambda: [log.file.problem] if log.file.problem else [],
             lambda: [f"{deadlines.deaf} handlers ignore their cancellation"] if deadlines.deaf else [],
+            lambda: [f"the plugin {breaker.backend} keeps failing" for breaker in gate.breakers.troubled()],
         ]
         stack.push_async_callback(loader.close)
         await loader.load_core(CORE)
         if shipped:
             await loader.load_all(settings.plugin_dirs, settings.plugins_disabled)
-        yield Hub(router, loader, control, log)
+        yield Hub(router, loader, control, log, rights, audit)
+
+
+def _tell_of_change(router: Router, agents: set[str]) -> None:
+    router.notify("permission:changed", {"agents": sorted(agents)}, principal=DAEMON)
 
 
 async def serve(read: SettingsRead, log: Log) -> None:
@@ -104,10 +137,11 @@ async def serve(read: SettingsRead, log: Log) -> None:
         hub = await stack.enter_async_context(open_hub(read, log, stop_requested=stop_requested))
         control, router = hub.control, hub.router
         control.url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{port}"
-        door = OperatorSocket(router, log.logger)
+        door = OperatorSocket(router, hub.rights, log.logger)
         control.connections = lambda: len(door.connections)
         await stack.enter_async_context(door.listening(control.socket_path))
         signals.on_hangup = control.reload_settings
+        await hub.router.note("system:started", {"version": __version__, "pid": control.pid})
         gc.collect()
         gc.freeze()  # what lives as long as the daemon need not be looked at again
         word = "ready"
@@ -118,6 +152,8 @@ async def serve(read: SettingsRead, log: Log) -> None:
         word = "stopping"
         end_at_the_latest(EXIT_AT_THE_LATEST_S, log.logger)
         await _drain(router, log)
+        with suppress(AuditUnavailable):  # told by its alarm; the stop goes on
+            await router.note("system:stopped", {"calls_cut": router.in_flight})
     log.logger.info("stopped")
 
 

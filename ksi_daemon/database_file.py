@@ -21,7 +21,7 @@ def prepare_file(path: Path, migrations: Sequence[str]) -> None:
     """Check what is there, make what is not, migrate what is old."""
     marker = path.with_name(path.name + ".created")
     if path.exists():
-        _refuse_damage(path, len(migrations))
+        refuse_damage(path, len(migrations))
     elif marker.exists():
         raise BadData(
             f"{path} is gone, though {marker.name} shows that it once held data. Restore it from a backup; "
@@ -29,16 +29,17 @@ def prepare_file(path: Path, migrations: Sequence[str]) -> None:
         )
     else:
         _refuse_leftover_log(path)
-        _create(path)
-    with _opened(path) as connection:
-        _migrate(connection, migrations)
+        create_file(path)
+    with opened(path) as connection:
+        migrate_file(connection, migrations)
         connection.execute("PRAGMA journal_mode = WAL")
     if not marker.exists():
-        _write_durably(marker, b"The database beside this file holds data: it must not be missing.\n")
+        write_durably(marker, b"The database beside this file holds data: it must not be missing.\n")
 
 
-def _refuse_damage(path: Path, newest: int) -> None:
-    way_out = f"Restore it from a backup; or, to start with an empty one, move {_all_of_it(path)} away."
+def refuse_damage(path: Path, newest: int, *, way_out: str | None = None) -> None:
+    """Raise `BadData`, with the way out, unless the file is a whole database of ours with a schema this program knows."""
+    way_out = way_out or f"Restore it from a backup; or, to start with an empty one, move {_all_of_it(path)} away."
     size = path.stat().st_size
     if size == 0:
         raise BadData(f"{path} is empty: it was cut or replaced. {way_out}")
@@ -114,18 +115,18 @@ def _starts_with(path: Path, *beginnings: bytes) -> bool:
         return file.read(max(map(len, beginnings))).startswith(beginnings)
 
 
-def _create(path: Path) -> None:
+def create_file(path: Path) -> None:
     """Under another name first, so that a kill half-way never leaves an empty file that looks like lost data."""
     unfinished = path.with_name(path.name + ".new")
     unfinished.unlink(missing_ok=True)
     os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    with _opened(unfinished) as connection:
+    with opened(unfinished) as connection:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     unfinished.rename(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
+def migrate_file(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
     """Each step in one transaction with its number: after a kill it is all there or not at all."""
     done: int = connection.execute("PRAGMA user_version").fetchone()[0]
     for number, script in enumerate(migrations[done:], start=done + 1):
@@ -164,7 +165,7 @@ def connection_path(connection: sqlite3.Connection) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
     """A blocking connection for the start, closed at the end."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
@@ -174,17 +175,19 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def _write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes) -> None:
+    """Write a small private file, there to stay when this returns."""
     handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(handle, content)
         os.fsync(handle)
     finally:
         os.close(handle)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -2,7 +2,9 @@
 
     KsiError                      code word         status
     ├── Invalid                   invalid           400   what was sent does not fit; every bad field named
+    ├── Unauthenticated           unauthenticated   401   nobody knows who is calling
     ├── Forbidden                 forbidden         403   the caller may not do this
+    ├── ApprovalRequired          approval_required 403   the caller may, but a person must say yes first
     ├── UnknownEvent              unknown_event     404   nobody owns this event
     ├── NotFound                  not_found         404   the event is known, the thing it asks for is not
     ├── Conflict                  conflict          409   it exists already, or the present state forbids it
@@ -11,6 +13,8 @@
     ├── Cancelled                 cancelled         499   the caller went away or the daemon stopped
     ├── Internal                  internal          500   a handler broke; details are in the log, under the call id
     ├── Unavailable               unavailable       503   the daemon is stopping, or a part of it is down
+    │   └── PartDown              part_down         503   one part failed too often and rests; says when to come back
+    ├── AuditUnavailable          audit_unavailable 503   the record of calls cannot be written, so nothing is served
     ├── TimedOut                  timed_out         504   the deadline passed
     └── TooDeep                   too_deep          508   calls and notices nested past the limit: a loop
 
@@ -35,6 +39,16 @@ def bounded(said: object) -> str:
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}… (cut from {len(text):,} characters)"
 
 
+def _text(said: object) -> str:
+    """Plugins raise these errors too, with whatever they please for a message."""
+    if isinstance(said, str):
+        return said
+    try:
+        return str(said)
+    except Exception:  # noqa: BLE001 - even its __str__ may fail
+        return f"a {type(said).__name__} that cannot be shown"
+
+
 class KsiError(Exception):
     """A failed call. Handlers raise its children; the router turns anything else into `Internal`."""
 
@@ -43,8 +57,8 @@ class KsiError(Exception):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _text(message)
+        self.hint = None if hint is None else _text(hint)
 
     def facts(self) -> dict[str, Any]:
         """What this kind of failure tells beyond its message."""
@@ -70,6 +84,20 @@ class Invalid(KsiError):
 
     def facts(self) -> dict[str, Any]:
         return {"fields": self.fields} if self.fields else {}
+
+
+class Unauthenticated(KsiError):
+    """Nobody knows who is calling."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class ApprovalRequired(KsiError):
+    """The caller may do this, but a person must say yes first."""
+
+    code = "approval_required"
+    status = 403
 
 
 class Forbidden(KsiError):
@@ -146,6 +174,26 @@ class Unavailable(KsiError):
     """The daemon is stopping, or a part of it is down."""
 
     code = "unavailable"
+    status = 503
+
+
+class PartDown(Unavailable):
+    """One part failed too often and is left alone for a while; `retry_after_s` says when to come back."""
+
+    code = "part_down"
+
+    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+    def facts(self) -> dict[str, Any]:
+        return {"retry_after_s": self.retry_after_s}
+
+
+class AuditUnavailable(KsiError):
+    """The audit cannot be written, so nothing is served until it can."""
+
+    code = "audit_unavailable"
     status = 503
 
 

@@ -14,6 +14,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from ksi_daemon.access import Need
 from ksi_daemon.errors import Invalid
 from ksi_daemon.identifiers import EVENT_NAME, tool_name
 
@@ -53,6 +54,9 @@ class Traits:
     reads: bool = False
     timeout_s: float | None = None
     uses: tuple[type, ...] = ()
+    operator_only: bool = False
+    needs: tuple[tuple[str, Need], ...] = ()  # beyond the event itself
+    cost: float = 1.0  # of one call, in calls, against the agent's rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,12 @@ class Handler:
     invoke: Callable[[Any, Any], Awaitable[Any]]
     encode: Callable[[Any], bytes]
     traits: Traits = field(default_factory=Traits)
+
+    @property
+    def needs(self) -> tuple[tuple[str, Need], ...]:
+        """What a caller must hold: the event itself, read if it only reads, and whatever the handler adds."""
+        own: tuple[str, Need] = (f"events/{self.event}", "read" if self.traits.reads else "write")
+        return (own, *self.traits.needs)
 
     @property
     def tool(self) -> str:
@@ -92,6 +102,8 @@ def handler_from_function(plugin: str, event: str, function: Callable[..., Await
         raise PluginRefused(f"{place} has no docstring: it is what agents read to choose the tool")
     if traits.timeout_s is not None and not traits.timeout_s > 0:
         raise PluginRefused(f"{place}: timeout_s must be above 0")
+    if traits.cost < 0:
+        raise PluginRefused(f"{place}: cost cannot be negative")
     params_class, result_class = _classes(place, function)
     input_schema = params_class.model_json_schema()
     output_schema = result_class.model_json_schema(mode="serialization")

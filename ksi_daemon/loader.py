@@ -10,7 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from ksi_daemon.discovery import Found, Source, find_plugins, shipped_folder
-from ksi_daemon.errors import BadData, Conflict, KsiError, NotFound
+from ksi_daemon.errors import BadData, Conflict, Invalid, KsiError, NotFound
+from ksi_daemon.gate.resources import parse_concrete
 from ksi_daemon.handler import PluginRefused
 from ksi_daemon.plugin import Plugin
 from ksi_daemon.plugin_import import forget_plugin
@@ -211,6 +212,11 @@ class Loader:
                 raise PluginRefused(f"{plugin.name} uses {kind.__name__}: {lacking}")
         omitted: dict[str, str] = {}
         for event, handler in plugin.handlers.items():
+            for resource, _ in handler.traits.needs:
+                try:
+                    parse_concrete(resource)
+                except Invalid as error:
+                    raise PluginRefused(f"{plugin.name}: {event} needs {resource!r}: {error.message}") from error
             for kind in handler.traits.uses:
                 if kind not in self._known and kind not in offered:
                     raise PluginRefused(f"{plugin.name}: {event} uses {kind.__name__}: there is no such capability")
@@ -237,10 +243,15 @@ class Loader:
     def _publish_routes(self, running: RunningPlugin) -> None:
         """One swap of the whole catalogue: nobody sees half a plugin."""
         name = running.plugin.name
+        gate = self._router.gate
+        breaker = None
+        if gate is not None and running.found.source != "core":
+            gate.breakers.forget(name)  # a new version starts afresh
+            breaker = gate.breakers.of(name)
         routes = {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
         for event, handler in running.plugin.handlers.items():
             if event not in running.omitted:
-                routes[event] = Route(handler, running.owner, self._router.journal.counts_of(event))
+                routes[event] = Route(handler, running.owner, self._router.journal.counts_of(event), breaker)
         self._router.replace_routes(routes)
         self.running[name] = running
         self.set_aside.pop(name, None)

@@ -19,6 +19,8 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     id: str | int | None = None
     correlation_id: str | None = None
     timeout_s: float | None = None
+    token: str | None = None  # an agent's: the call is that agent's
+    as_agent: str | None = msgspec.field(name="as", default=None)  # the operator in an agent's shoes
 
     def __post_init__(self) -> None:
         if isinstance(self.id, str) and len(self.id) > 128:
@@ -27,6 +29,8 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
             raise ValueError("correlation_id: 1 to 64 letters, digits and any of . _ : -")
         if self.timeout_s is not None and not 0 < self.timeout_s <= 86_400:
             raise ValueError("timeout_s: above 0 and at most 86400")
+        if self.token is not None and self.as_agent is not None:
+            raise ValueError("say either token or as, not both")
 
 
 _decode = msgspec.json.Decoder(Request).decode

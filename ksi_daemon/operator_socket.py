@@ -17,7 +17,18 @@ from typing import Any, cast
 import msgspec
 
 from ksi_daemon.bus import Mailbox
-from ksi_daemon.errors import Cancelled, Forbidden, Invalid, KsiError, TimedOut, TooLarge
+from ksi_daemon.errors import (
+    Cancelled,
+    Forbidden,
+    Internal,
+    Invalid,
+    KsiError,
+    NotFound,
+    TimedOut,
+    TooLarge,
+    Unauthenticated,
+)
+from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.operator_request import Request, id_of, parse_request
 from ksi_daemon.principal import Principal
@@ -41,8 +52,9 @@ _encode = msgspec.json.Encoder().encode
 class OperatorSocket:
     """The listener and its connections."""
 
-    def __init__(self, router: Router, log: Any) -> None:
+    def __init__(self, router: Router, rights: Rights, log: Any) -> None:
         self.router = router
+        self.rights = rights
         self.log = log
         self.connections: set[_Connection] = set()
         self.cut_readers = 0  # connections closed because they would not read
@@ -96,7 +108,7 @@ class _Connection(asyncio.Protocol):
             return
         transport.set_write_buffer_limits(high=UNREAD_LIMIT_BYTES)
         self._mailbox = self._door.router.bus.open(f"operator/{new_id()}")
-        self._principal = Principal(kind="operator", name="operator", mailbox=self._mailbox.name)
+        self._principal = Principal(kind="operator", name="operator", door="socket", mailbox=self._mailbox.name)
         self._pump = asyncio.get_running_loop().create_task(self._send_notices(), name="notices to an operator")
         self._door.connections.add(self)
 
@@ -234,7 +246,7 @@ class _Connection(asyncio.Protocol):
             answer = await self._door.router.call(
                 request.event,
                 request.data,
-                principal=self._principal,
+                principal=await self._caller(request),
                 correlation_id=request.correlation_id,
                 timeout_s=request.timeout_s,
             )
@@ -244,10 +256,25 @@ class _Connection(asyncio.Protocol):
             self.fail(worker, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part"))
             self._flush()
             raise
+        except Exception:
+            self._door.log.exception("a call could not be answered", called=request.event)
+            self.fail(worker, Internal(f"{request.event} could not be answered", hint="the log has the details"))
         else:
             if not worker.lost:
                 self._unsent.append(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
         worker.request = None
+
+    async def _caller(self, request: Request) -> Principal:
+        """The operator, unless the line brings an agent's token or asks to act as one."""
+        try:
+            if request.as_agent is not None:
+                return self._door.rights.acting_as(request.as_agent, mailbox=self._mailbox.name)
+            if request.token is not None:
+                return self._door.rights.principal(request.token, door="socket", mailbox=self._mailbox.name)
+            return self._principal
+        except (Unauthenticated, NotFound) as error:
+            await self._door.router.refuse_stranger(self._principal, request.event, error)
+            raise
 
     def fail(self, worker: "_Worker", error: KsiError) -> None:
         """Answer a worker's request with an error, if it is not answered yet."""

@@ -15,8 +15,24 @@ import msgspec
 from pydantic import Field, JsonValue
 from structlog.typing import FilteringBoundLogger
 
-from ksi_daemon.errors import Conflict, Forbidden, Internal, Invalid, KsiError, NotFound, TooLarge, TooMany, Unavailable
+from ksi_daemon.access import Need
+from ksi_daemon.errors import (
+    ApprovalRequired,
+    Conflict,
+    Forbidden,
+    Internal,
+    Invalid,
+    KsiError,
+    NotFound,
+    TooLarge,
+    TooMany,
+    Unavailable,
+)
 from ksi_daemon.handler import Handler, Nothing, Params, PluginRefused, Result, Traits, handler_from_function
+from ksi_daemon.hygiene.beneath import create_beneath, open_beneath, read_beneath
+from ksi_daemon.hygiene.boundary import normalize_error, with_error_boundary
+from ksi_daemon.hygiene.paths import sanitize_path
+from ksi_daemon.hygiene.queries import sanitize_query
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
 from ksi_daemon.notice import Notice
 from ksi_daemon.principal import Principal
@@ -24,9 +40,10 @@ from ksi_daemon.sqlite import Database, Row, Transaction
 from ksi_daemon.worker import in_process, in_thread
 
 __all__ = [
-    "Conflict", "Context", "Database", "Field", "Forbidden", "Home", "Internal", "Invalid", "JsonValue", "KsiError",
-    "NotFound", "Nothing", "Notice", "Params", "Plugin", "PluginRefused", "Principal", "Result", "Row", "TooLarge", "TooMany",
-    "Transaction", "Unavailable", "in_process", "in_thread",
+    "ApprovalRequired", "Conflict", "Context", "Database", "Field", "Forbidden", "Home", "Internal", "Invalid",
+    "JsonValue", "KsiError", "NotFound", "Nothing", "Notice", "Params", "Plugin", "PluginRefused", "Principal",
+    "Result", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "create_beneath", "in_process", "in_thread",
+    "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query", "with_error_boundary",
 ]  # fmt: skip
 
 Capability = TypeVar("Capability")
@@ -156,16 +173,35 @@ class Plugin:
         self.lifespan_function: Lifespan | None = None
 
     def handles(
-        self, event: str, *, reads: bool = False, timeout_s: float | None = None, uses: Sequence[type] = ()
+        self,
+        event: str,
+        *,
+        reads: bool = False,
+        timeout_s: float | None = None,
+        uses: Sequence[type] = (),
+        operator_only: bool = False,
+        needs: Sequence[tuple[str, Need]] = (),
+        cost: float = 1.0,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
-        """Own an event. `reads=True` promises that it changes nothing; `uses` names capabilities that only it needs."""
+        """Own an event.
+
+        `reads=True` promises that it changes nothing. `uses` names capabilities that only it needs; `needs` what a caller must
+        hold beyond the event itself, such as ("knowledge/maintainer", "execute"); `cost` how many calls one counts as.
+        """
 
         def register(function: HandlerFunction) -> HandlerFunction:
             if event in self.handlers:
                 raise PluginRefused(
                     f"{self.name}: {event!r} has two handlers, {self.handlers[event].invoke} and {function}"
                 )
-            traits = Traits(reads=reads, timeout_s=timeout_s, uses=tuple(uses))
+            traits = Traits(
+                reads=reads,
+                timeout_s=timeout_s,
+                uses=tuple(uses),
+                operator_only=operator_only,
+                needs=tuple(needs),
+                cost=cost,
+            )
             self.handlers[event] = handler_from_function(self.name, event, function, traits)
             return function
 

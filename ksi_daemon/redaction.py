@@ -1,46 +1,235 @@
-"""Takes secrets out of what is about to be logged, by the name they stand under and by the shape they have."""
+"""Takes secrets out of what is about to be written down: by the name they stand under, by their shape, and because we know them.
 
+Every pattern is linear in the length of the text: none gives up after a scan that the next place would repeat. Too much taken out
+is a nuisance, too little a leak: in doubt it is taken out.
+"""
+
+import functools
+import hashlib
+import itertools
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
+
+import msgspec
 
 HIDDEN = "[redacted]"
 DEPTH_LIMIT = 8
+KNOWN_LIMIT = 100
+DIGESTS_LIMIT = 10_000
+SHORTEST_KNOWN = 6  # anything shorter occurs by chance
 
-WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]")
-SECRET_NAME = re.compile(
-    r"(?:^|_)(?:pass(?:word|wd|phrase)?|pwd|secret|token|authorization|api_?key|private_?key|access_?key|credential|cookie)s?(?:$|_)"
+# By name -----------------------------------------------------------------------------------------------------------
+
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+SECRET_WORDS = frozenset({
+    "apikey", "auth", "authorization", "bearer", "cookie", "cookies", "credential", "credentials", "csrf", "jwt", "otp", "pass",
+    "passphrase", "passwd", "password", "passwords", "pin", "pwd", "secret", "secrets", "token", "tokens",
+})  # fmt: skip
+KEY_WORDS = frozenset({
+    "access", "api", "client", "encryption", "hmac", "master", "private", "secret", "service", "session", "signing", "ssh",
+})  # fmt: skip
+# What follows a secret's name when only something about the secret is meant.
+ABOUT_WORDS = frozenset({
+    "at", "bytes", "count", "created", "expires", "file", "id", "ids", "kind", "length", "limit", "max", "min", "name", "path",
+    "prefix", "revoked", "s", "saved", "source", "ttl", "type", "used", "version",
+})  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def names_a_secret(name: str) -> bool:
+    """Whether what stands under this name is one: `api_key`, `accessToken`, `X-Auth-Token`; not `token_id`, not `key`."""
+    words = [word.lower() for word in WORD.findall(name[:200])]
+    if not words or words[-1] in ABOUT_WORDS:
+        return False
+    if any(word in SECRET_WORDS for word in words):
+        return True
+    return any(word in KEY_WORDS and after in ("key", "keys") for word, after in itertools.pairwise(words))
+
+
+def _counts(name: str, value: Any) -> bool:
+    """`max_tokens: 512` is a number of tokens; `pin: 1234` is a secret."""
+    words = {word.lower() for word in WORD.findall(name[:200])}
+    return isinstance(value, bool | None) or (isinstance(value, int | float) and "tokens" in words)
+
+
+# By shape ----------------------------------------------------------------------------------------------------------
+
+# A word begins here; in JSON text the letter of an escape like \n may stand before it.
+START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
+# The names of our tools begin like our tokens: lower-case words joined by '_', which 256 random bits never are.
+TOOL = r"[a-z][a-z0-9]{0,31}(?:_[a-z0-9]{1,31}){1,12}(?![A-Za-z0-9_-])"
+
+# Each with a text that must be there for it to match: looking for that is much quicker than trying the pattern.
+SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (mark, re.compile(pattern, re.DOTALL))
+    for mark, pattern in (
+        ("PRIVATE KEY", r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----|\Z)"),
+        ("ksi_", rf"ksi_(?!{TOOL})[A-Za-z0-9_-]{{16,}}"),
+        ("epi_", r"epi_[A-Za-z0-9_-]{16,}"),
+        ("earer", r"[Bb]earer[ \t]{1,5}[A-Za-z0-9._~+/-]{8,}={0,3}"),
+        ("EARER", r"BEARER[ \t]{1,5}[A-Za-z0-9._~+/-]{8,}={0,3}"),
+        ("eyJ", r"eyJ[A-Za-z0-9_-]{17,}+(?:\.[A-Za-z0-9_-]*+){0,4}"),
+        ("AKIA", r"AKIA[0-9A-Z]{16}"),
+        ("ASIA", r"ASIA[0-9A-Z]{16}"),
+        ("gh", r"gh[pousr]_[A-Za-z0-9]{20,}"),
+        ("github_pat_", r"github_pat_[A-Za-z0-9_]{20,}"),
+        ("glpat-", r"glpat-[A-Za-z0-9_-]{16,}"),
+        ("sk-", START + r"sk-[A-Za-z0-9_-]{16,}"),
+        ("_live_", r"[rs]k_live_[A-Za-z0-9]{16,}"),
+        ("xox", r"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
+        ("AIza", r"AIza[A-Za-z0-9_-]{30,}"),
+        ("npm_", START + r"npm_[A-Za-z0-9]{30,}"),
+        ("pypi-", r"pypi-[A-Za-z0-9_-]{30,}"),
+        ("hf_", START + r"hf_[A-Za-z0-9]{30,}"),
+        ("://", r"(?<=://)[^/\s@\"'<>]+(?=@)"),
+    )
+)  # fmt: skip
+
+# In running text: `password=…`, `"api_key": "…"` (also with escaped quotes), `Authorization: Basic …`, `--token …`.
+QUOTE = r"(?:\\{0,7}[\"'])?"
+VALUE = (
+    r"(?!\\{0,7}[\"']?\[redacted\])"
+    r"(?:\"(?:[^\"\\]++|\\.)++|'(?:[^'\\]++|\\.)++|\\{1,7}\"[^\"\\]++|\\{1,7}'[^'\\]++|[^\s,;&\"'\\)\]}]++)"
 )
-SECRET_SHAPE = re.compile(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
-    r"|\b(?:ksi|epi)_[A-Za-z0-9_\-]{16,}"
-    r"|\b[Bb]earer +[A-Za-z0-9._~+/\-]{8,}=*"
-    r"|\bA(?:KIA|SIA)[0-9A-Z]{16}\b"
-    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_\-]{16,}"
-    r"|\beyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]*"
-    r"|(?<=://)[^/\s:@]{1,200}:[^/\s@]{1,200}(?=@)",
-    re.DOTALL,
+ASSIGNED = re.compile(
+    r"((?:authorization|passphrase|password|passwd|secret|credentials?|api[_-]?key|(?:private|access|signing|encryption|session)[_-]?key"
+    r"|(?:access|refresh|auth|id|session|bearer)[_-]?token|(?<![A-Za-z])(?:token|pwd|pass|auth|pin|otp))"
+    rf"{QUOTE}\s{{0,3}}(?:=>|[:=])\s{{0,3}}+(?:\\{{0,7}}[\"']?(?:basic|bearer|digest|token)\s{{1,3}}+)?+)({VALUE})",
+    re.IGNORECASE,
 )
+OWN_VERBS = frozenset({"create", "list", "revoke", "revoked", "rotate", "*"})
+ASSIGNED_MARKS = ("auth", "pass", "pwd", "secret", "credential", "key", "token", "pin", "otp")
+OPTION = re.compile(
+    r"(--?(?:password|passwd|passphrase|token|secret|api-?key|access-?key|auth)[ \t]{1,20}+)(?!\[redacted\])(\S+)",
+    re.IGNORECASE,
+)
+COOKIE = re.compile(rf"((?:set-)?cookie{QUOTE}\s{{0,3}}[:=]\s{{0,3}}+)(?!\[redacted\])([^\r\n\"'\\]+)", re.IGNORECASE)
+CANDIDATE = re.compile(r"[A-Za-z0-9_-]{16,512}")
+
+
+def hide_shapes(text: str) -> str:
+    """The text without anything that looks like a secret."""
+    for mark, pattern in SHAPES:
+        if mark in text:
+            text = pattern.sub(HIDDEN, text)
+    lower = text.lower()
+    if any(mark in lower for mark in ASSIGNED_MARKS):
+        text = ASSIGNED.sub(_hide_value, text)
+        text = OPTION.sub(_hide_value, text)
+    return COOKIE.sub(_hide_value, text) if "cookie" in lower else text
+
+
+def _hide_value(found: re.Match[str]) -> str:
+    value = found[2]
+    if found[1] == "token:" and value in OWN_VERBS:  # our own events, not somebody's secret
+        return found[0]
+    opening = re.match(r"\\{0,7}[\"']?", value)
+    return found[1] + (opening[0] if opening else "") + HIDDEN
+
+
+# Altogether --------------------------------------------------------------------------------------------------------
+
+
+class Redactor:
+    """Hides secrets by name, by shape, and those it was told: exact texts, and digests of words. Remembers the latest of each."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, None] = {}
+        self._forms: tuple[str, ...] = ()
+        self._digests: dict[bytes, None] = {}
+
+    def learn(self, secret: str) -> None:
+        """Never let this text through, nor as it looks inside JSON or a URL."""
+        if len(secret) < SHORTEST_KNOWN:
+            return
+        self._known.pop(secret, None)
+        self._known[secret] = None
+        if len(self._known) > KNOWN_LIMIT:
+            del self._known[next(iter(self._known))]
+        self._know()
+
+    def learn_digest(self, sha256: bytes) -> None:
+        """Never let a word with this SHA-256 digest through: for secrets that are kept as digests only."""
+        self._digests.pop(sha256, None)
+        self._digests[sha256] = None
+        if len(self._digests) > DIGESTS_LIMIT:
+            del self._digests[next(iter(self._digests))]
+
+    def forget(self, secret: str) -> None:
+        """It is a secret no longer."""
+        self._known.pop(secret, None)
+        self._know()
+
+    def _know(self) -> None:
+        """Longest first: one secret may be a part of another."""
+        forms = {
+            form
+            for secret in self._known
+            for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], quote(secret))
+        }
+        self._forms = tuple(sorted(forms, key=len, reverse=True))
+
+    def redact(self, value: Any, depth: int = 0) -> Any:
+        """A copy without secrets, for writing down. Anything nested deeper than any honest record is left out."""
+        if isinstance(value, str):
+            return self._text(value, depth)
+        if isinstance(value, int | float | bool | None):
+            return value
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self._text(bytes(value).decode("utf-8", "backslashreplace"), depth)
+        if depth >= DEPTH_LIMIT:
+            return "[nested too deep]"
+        if isinstance(value, Mapping):
+            return self._mapping(value, depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.redact(inner, depth + 1) for inner in value]
+        return self._text(str(value), depth)
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for key, inner in value.items():
+            plain = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+            name = self._text(plain, DEPTH_LIMIT)
+            if name in shown:
+                name += f" {len(shown)}"  # two hidden names must not become one entry
+            hidden = names_a_secret(plain) and not _counts(plain, inner)
+            shown[name] = HIDDEN if hidden else self.redact(inner, depth + 1)
+        return shown
+
+    def _text(self, text: str, depth: int) -> str:
+        if depth < DEPTH_LIMIT and text[:100].lstrip()[:1] in ("{", "["):
+            text = self._json(text, depth)
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, HIDDEN)
+        if self._digests:
+            text = CANDIDATE.sub(self._hide_digested, text)
+        return hide_shapes(text)
+
+    def _json(self, text: str, depth: int) -> str:
+        """JSON inside a text is looked at as the structure it is; it is rewritten only if it held a secret."""
+        try:
+            inner = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return text
+        shown = self.redact(inner, depth + 1)
+        return text if shown == inner else msgspec.json.encode(shown).decode()
+
+    def _hide_digested(self, found: re.Match[str]) -> str:
+        return HIDDEN if hashlib.sha256(found[0].encode()).digest() in self._digests else found[0]
+
+
+REDACTOR = Redactor()
 
 
 def redact(value: Any, depth: int = 0) -> Any:
-    """A copy without secrets. Anything nested deeper than any honest record is left out."""
-    if isinstance(value, str):
-        return SECRET_SHAPE.sub(HIDDEN, value)
-    if isinstance(value, int | float | bool | None):
-        return value
-    if depth >= DEPTH_LIMIT:
-        return "[nested too deep]"
-    if isinstance(value, Mapping):
-        return {
-            redact(str(name), depth + 1): HIDDEN if _names_a_secret(str(name)) else redact(inner, depth + 1)
-            for name, inner in value.items()
-        }
-    if isinstance(value, list | tuple | set | frozenset):
-        return [redact(inner, depth + 1) for inner in value]
-    return SECRET_SHAPE.sub(HIDDEN, str(value))
+    """A copy without secrets, by everything this process knows about secrets."""
+    return REDACTOR.redact(value, depth)
 
 
-def _names_a_secret(name: str) -> bool:
-    """`X-Api-Key`, `apiKey` and `api_key` are one name."""
-    return SECRET_NAME.search(WORD_BREAK.sub("_", name).lower()) is not None
+def learn(secret: str) -> None:
+    """Tell this process's redactor a secret."""
+    REDACTOR.learn(secret)

@@ -17,6 +17,7 @@ import structlog
 from ksi_daemon.bus import Bus
 from ksi_daemon.deadlines import Deadline, Deadlines
 from ksi_daemon.errors import (
+    AuditUnavailable,
     Forbidden,
     Internal,
     Invalid,
@@ -28,12 +29,16 @@ from ksi_daemon.errors import (
     UnknownEvent,
     bounded,
 )
+from ksi_daemon.gate.breaker import Breaker, verdict
+from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.journal import CallRecord, EventCounts, Journal
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Home
 from ksi_daemon.principal import Principal
+from ksi_daemon.recorder import Recorder
+from ksi_daemon.redaction import redact
 
 DEPTH_LIMIT = 16
 CALLS_LIMIT = 10_000  # under way at once, for one plugin
@@ -75,22 +80,37 @@ class Owner:
 
 
 class Route:
-    """An event's handler, its owner and its counters."""
+    """An event's handler, its owner, its counters, and the breaker of the plugin behind it (the daemon's own have none)."""
 
-    __slots__ = ("counts", "handler", "owner")
+    __slots__ = ("breaker", "counts", "handler", "owner")
 
-    def __init__(self, handler: Handler, owner: Owner, counts: EventCounts) -> None:
+    def __init__(self, handler: Handler, owner: Owner, counts: EventCounts, breaker: Breaker | None = None) -> None:
         self.handler = handler
         self.owner = owner
         self.counts = counts
+        self.breaker = breaker
 
 
 class Router:
-    """Owns the catalogue of events. `origin` names this daemon in the notices it sends."""
+    """Owns the catalogue of events. `origin` names this daemon in the notices it sends.
+
+    Without a gate nobody is refused, without a recorder nothing is audited: for benchmarks of the bare path only.
+    """
 
     def __init__(
-        self, *, bus: Bus, journal: Journal, limits: Limits, deadlines: Deadlines, origin: str, log: Any
+        self,
+        *,
+        bus: Bus,
+        journal: Journal,
+        limits: Limits,
+        deadlines: Deadlines,
+        origin: str,
+        log: Any,
+        gate: Gate | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        self.gate = gate
+        self.recorder = recorder
         self.bus = bus
         self.journal = journal
         self.limits = limits
@@ -145,24 +165,42 @@ class Router:
                 NOWHERE, self, principal, event, call_id, parent.correlation_id, parent.call_id, parent.depth + 1
             )
         started_s = self.deadlines.clock()
-        with _Observed(self, context, started_s) as observed:
-            route = observed.route = self._find(event, context)
-            self._permit(principal, route, parent)
-            handler = route.handler
-            limit_s = handler.traits.timeout_s or self.limits.call_timeout_s
-            if timeout_s is not None:
-                limit_s = min(limit_s, timeout_s)
-            with Deadline(self.deadlines, started_s + limit_s, limit_s):
-                params = handler.parse(data)
-                result = await handler.invoke(context, params)
-            answer = handler.encode(result)
-            observed.result_bytes = len(answer)
-            if len(answer) > self.limits.result_bytes:
-                raise TooLarge(
-                    f"the result of {event} has {len(answer):,} bytes, more than the limit of {self.limits.result_bytes:,}",
-                    hint="ask for less at once, or raise result_limit_bytes",
-                )
-            return answer
+        observed = _Observed(self, context, data, started_s)
+        try:
+            with observed:
+                route = observed.route = self._find(event, context)
+                handler = route.handler
+                self._permit(observed, handler, parent)
+                if parent is None and principal.agent_id is not None:
+                    await self._enter(observed, handler)
+                limit_s = handler.traits.timeout_s or self.limits.call_timeout_s
+                if timeout_s is not None:
+                    limit_s = min(limit_s, timeout_s)
+                with Deadline(self.deadlines, self.deadlines.clock() + limit_s, limit_s):
+                    params = handler.parse(data)
+                    if self.recorder is not None and not handler.traits.reads:
+                        await self.recorder.intent(context, handler, data, rule=observed.rule)
+                        observed.intended = True
+                        self._permit(observed, handler, parent)  # a right revoked meanwhile is gone
+                    observed.try_breaker(route.breaker)
+                    result = await handler.invoke(context, params)
+                return self._fit(observed, handler.encode(result))
+        finally:
+            try:
+                if self.recorder is not None:
+                    await observed.write_outcome(self.recorder)
+            finally:
+                observed.end()
+
+    async def note(self, event: str, details: Any) -> None:
+        """Record something the daemon itself did."""
+        if self.recorder is not None:
+            await self.recorder.note(event, details)
+
+    async def refuse_stranger(self, principal: Principal, event: str, error: KsiError) -> None:
+        """Record somebody who could not say who they are; raises when even that cannot be recorded."""
+        if self.recorder is not None:
+            await self.recorder.stranger(principal, event, error)
 
     def notify(self, event: str, data: Any, *, principal: Principal, parent: Context | None = None) -> Notice:
         """Tell everyone who hears this event; never waits. Part of `parent`, if there is one, and one deeper than it."""
@@ -204,7 +242,13 @@ class Router:
         """The event's owner; from here on the call is one of its own, until the scope around it ends."""
         if call.depth > DEPTH_LIMIT:
             raise TooDeep(f"{event} is nested {call.depth} deep: calls and notices answer each other in a loop")
+        if self.recorder is not None and not self.recorder.audit.available:
+            raise AuditUnavailable(
+                "the audit cannot be written, so nothing is served", hint="see `ksi doctor`, then the log"
+            )
         route = self._routes.get(event)
+        if route is None and self.gate is not None and call.principal.agent_id is not None:
+            raise self.gate.unseen(call.principal, event)
         if route is None:
             raise UnknownEvent(
                 f"no plugin owns the event {event[:100]!r}", hint="`ksi events ls` shows the events there are"
@@ -217,10 +261,28 @@ class Router:
         call.home = route.owner.home
         return route
 
-    def _permit(self, principal: Principal, route: Route, parent: Context | None) -> None:
-        """May this caller do this, now? The operator and the daemon may do everything, until the daemon stops."""
+    def _permit(self, observed: "_Observed", handler: Handler, parent: Context | None) -> None:
+        """May this caller do this, now? The same predicate that lists and explains."""
         if self.stopping and parent is None:
             raise Unavailable("the daemon is stopping", hint="try again when `ksi status` says that it runs")
+        if self.gate is not None:
+            observed.rule = self.gate.permit(observed.context.principal, handler)
+
+    async def _enter(self, observed: "_Observed", handler: Handler) -> None:
+        """Room for one more call of this agent; after any wait its right is asked for again."""
+        if self.gate is not None:
+            observed.has_slot = await self.gate.enter(observed.context.principal, handler)
+            observed.rule = self.gate.permit(observed.context.principal, handler)
+
+    def _fit(self, observed: "_Observed", answer: bytes) -> bytes:
+        observed.result_bytes = len(answer)
+        if len(answer) > self.limits.result_bytes:
+            raise TooLarge(
+                f"the result of {observed.context.event} has {len(answer):,} bytes, more than the limit of "
+                f"{self.limits.result_bytes:,}",
+                hint="ask for less at once, or raise result_limit_bytes",
+            )
+        return answer
 
 
 class _Observed(msgspec.Struct, eq=False):
@@ -228,9 +290,23 @@ class _Observed(msgspec.Struct, eq=False):
 
     router: Router
     context: Context
+    data: Any
     started_s: float
     route: Route | None = None
     result_bytes: int = 0
+    status: str = "cancelled"
+    reason: str | None = None
+    rule: str | None = None
+    intended: bool = False
+    has_slot: bool = False
+    invoked: bool = False
+    probe: bool = False
+
+    def try_breaker(self, breaker: Breaker | None) -> None:
+        """Refuse to call a plugin that keeps failing, or call it as a probe."""
+        if breaker is not None and not breaker.closed:
+            self.probe = breaker.enter()
+        self.invoked = True
 
     def __enter__(self) -> Self:
         return self
@@ -238,17 +314,41 @@ class _Observed(msgspec.Struct, eq=False):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.route is not None:
-            self.route.owner.end_call()
+        route = self.route
+        if route is not None and self.invoked and route.breaker is not None and (error is not None or self.probe):
+            route.breaker.leave(self.probe, verdict(error))
         if error is None:
             self._record("ok")
         elif isinstance(error, KsiError):
+            self.reason = error.message
             self._record(error.code)
         elif isinstance(error, GeneratorExit | asyncio.CancelledError) and _is_being_ended():
             self._record("cancelled")
         else:
+            self.reason = _told(error)
             self._record("internal")
             raise self._internal(error) from error
+
+    def end(self) -> None:
+        """After the outcome is written, not before: until then the call is under way, and a stop waits for it."""
+        if self.route is not None:
+            self.route.owner.end_call()
+        if self.has_slot and self.router.gate is not None:
+            self.router.gate.leave(self.context.principal)
+
+    async def write_outcome(self, recorder: Recorder) -> None:
+        """The outcome row, durable before the reply leaves."""
+        await recorder.outcome(
+            self.context,
+            self.status,
+            handler=None if self.route is None else self.route.handler,
+            intended=self.intended,
+            arguments=None if self.intended else self.data,
+            rule=self.rule,
+            reason=None if self.reason is None else bounded(self.reason),
+            duration_ms=(self.router.deadlines.clock() - self.started_s) * 1000,
+            result_bytes=self.result_bytes,
+        )
 
     def _internal(self, error: BaseException) -> Internal:
         call = self.context
@@ -263,10 +363,11 @@ class _Observed(msgspec.Struct, eq=False):
         )
 
     def _record(self, outcome: str) -> None:
+        self.status = outcome
         call = self.context
         record = CallRecord(
             call.call_id,
-            call.event if self.route is not None else bounded(call.event[:100]),
+            call.event if self.route is not None else bounded(redact(call.event[:100])),
             call.correlation_id,
             call.parent_id,
             call.depth,

@@ -11,7 +11,7 @@ import pytest
 from scripts.benchmarks.figure import Figure, ratio, table
 
 ROOT = Path(__file__).parents[1]
-UNITS = {"×", "s", "ms", "MB"}
+UNITS = {"×", "s", "ms", "µs", "MB", "rows/s"}
 
 
 def test_a_figure_is_judged_by_its_limit_and_told_without_one() -> None:
@@ -32,10 +32,12 @@ def test_the_table_shows_measured_limit_and_verdict() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_hub_bench_runs_and_writes_every_figure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suite", "count"), [("hub", 12), ("rights", 5)])
+def test_a_bench_runs_and_writes_every_figure(tmp_path: Path, suite: str, count: int) -> None:
+    """U06: the rights bench measures it."""
     written = tmp_path / "figures.json"
     ran = subprocess.run(
-        [sys.executable, "-m", "scripts.benchmarks", "hub", "--quick", "--json", str(written)],
+        [sys.executable, "-m", "scripts.benchmarks", suite, "--quick", "--json", str(written)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -45,13 +47,13 @@ def test_the_hub_bench_runs_and_writes_every_figure(tmp_path: Path) -> None:
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     document = json.loads(written.read_text(encoding="utf-8"))
-    assert document["suite"] == "hub"
+    assert document["suite"] == suite
     assert document["quick"] is True
     assert document["machine"]["cores"] > 0
     figures = {figure["name"]: figure for figure in document["figures"]}
-    assert len(figures) == len(document["figures"]) == 12
+    assert len(figures) == len(document["figures"]) == count
     for name, figure in figures.items():
         assert figure["unit"] in UNITS
-        assert 0 < figure["value"] < 10_000
+        assert 0 < figure["value"] < 10_000_000
         assert figure["verdict"] in ({"ok", "MISSED"} if figure["limit"] else {None})
         assert name in ran.stdout

@@ -8,8 +8,8 @@ from ksi_daemon import errors
 from ksi_daemon.errors import Internal, Invalid, KsiError, NotFound, StartError, TooMany
 
 CODES = {
-    "invalid", "unknown_event", "not_found", "conflict", "forbidden", "too_many", "too_large", "too_deep", "timed_out",
-    "cancelled", "unavailable", "internal",
+    "invalid", "unauthenticated", "forbidden", "approval_required", "unknown_event", "not_found", "conflict", "too_large",
+    "too_many", "cancelled", "internal", "unavailable", "part_down", "audit_unavailable", "timed_out", "too_deep",
 }  # fmt: skip
 
 
@@ -18,20 +18,33 @@ def drawn(root: str) -> dict[str, tuple[str, ...]]:
     lines = (errors.__doc__ or "").split(f"    {root} ", 1)[1].splitlines()[1:]
     found: dict[str, tuple[str, ...]] = {}
     for line in lines:
-        match = re.match(r" +[├└]── (\w+) +(\S+)(?: +(\d+))? {2,}\S", line)
+        match = re.match(r" +(?:│ +)?[├└]── (\w+) +(\S+)(?: +(\d+))? {2,}\S", line)
         if match is None:
             break
         found[match[1]] = tuple(part for part in match.groups()[1:] if part)
     return found
 
 
+def kinds_of(root: type[KsiError]) -> list[type[KsiError]]:
+    """Every kind of failure in the module, kinds of kinds too."""
+    found = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
+    return found + [deeper for kind in found for deeper in kinds_of(kind)]
+
+
 def test_every_failed_call_is_drawn_with_its_code_word_and_status() -> None:
-    assert drawn("KsiError") == {
-        kind.__name__: (kind.code, str(kind.status))
-        for kind in KsiError.__subclasses__()
-        if kind.__module__ == errors.__name__
-    }
-    assert {kind.code for kind in KsiError.__subclasses__() if kind.__module__ == errors.__name__} == CODES
+    kinds = kinds_of(KsiError)
+    assert drawn("KsiError") == {kind.__name__: (kind.code, str(kind.status)) for kind in kinds}
+    assert {kind.code for kind in kinds} == CODES
+    assert len(kinds) == len(CODES)
+
+
+def test_a_part_that_rests_is_a_kind_of_unavailable_and_is_drawn_inside_it() -> None:
+    """L067."""
+    assert issubclass(errors.PartDown, errors.Unavailable)
+    lines = (errors.__doc__ or "").splitlines()
+    place = next(number for number, line in enumerate(lines) if "── PartDown" in line)
+    assert "── Unavailable" in lines[place - 1]
+    assert lines[place].startswith("    │   └──")
 
 
 def test_every_failed_start_is_drawn_with_its_exit_code() -> None:

@@ -30,7 +30,8 @@ def compute(what):
         os._exit(3)
     if what == "raise":
         raise ValueError("far away")
-    if what == "hang":
+    if what.startswith("hang "):
+        open(what.removeprefix("hang "), "w").close()
         time.sleep(600)
     if what == "pid":
         return str(os.getpid())
@@ -139,10 +140,9 @@ async def test_a_process_that_hangs_is_killed_at_the_deadline(tmp_path: Path) ->
     async with running(folder) as hub:
         pid = int((await hub.call("far:compute", what="pid"))["text"])
         clock = take_clock(hub)
-        task = asyncio.create_task(hub.call("far:compute", what="hang"))
-        await until(lambda: hub.hub.router.deadlines.running)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        hangs = tmp_path / "hangs"
+        task = asyncio.create_task(hub.call("far:compute", what=f"hang {hangs}"))
+        await until(hangs.exists)
         clock.now_s += 60
         hub.hub.router.deadlines.sweep()
         with pytest.raises(TimedOut):

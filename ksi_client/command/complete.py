@@ -21,6 +21,16 @@ def complete_plugins(incomplete: str) -> list[str]:
     return _for_shell([plugin["name"] for plugin in _ask("plugin:list").get("plugins", ())], incomplete)
 
 
+def complete_agents(incomplete: str) -> list[str]:
+    """The agents that begin so."""
+    return _for_shell([agent["agent_id"] for agent in _ask("agent:list").get("agents", ())], incomplete)
+
+
+def complete_profiles(incomplete: str) -> list[str]:
+    """The profiles that begin so."""
+    return _for_shell([profile["name"] for profile in _ask("permission:list_profiles").get("profiles", ())], incomplete)
+
+
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
     """Undo bash's cutting of words at colons, before typer counts the words.
 

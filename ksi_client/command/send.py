@@ -1,6 +1,7 @@
 """`ksi send`: one event to the daemon, its answer to stdout."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ksi_client.command.complete import complete_events
+from ksi_client.command.complete import complete_agents, complete_events
 from ksi_client.command.fault import BAD_DATA, USAGE, Fault
 from ksi_client.command.screen import Screen
 from ksi_client.command.values import parse_pairs
@@ -30,18 +31,38 @@ def send(
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait.")] = 30,
     correlation: Annotated[str | None, typer.Option(metavar="ID", help="Join the call to an earlier one.")] = None,
+    as_agent: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="AGENT", help="Act as this agent, with its rights.", autocompletion=complete_agents
+        ),
+    ] = None,
+    token_env: Annotated[
+        str | None, typer.Option(metavar="VAR", help="Act with the token in this environment variable.")
+    ] = None,
 ) -> None:
     """Send an event and print its answer."""
     screen: Screen = context.obj
     began = time.monotonic()
+    token = _read_token(token_env, as_agent) if token_env is not None else None
     given = _read_data(data) if data is not None else {}
     with SyncClient(timeout_s=timeout) as client:
         if pairs:
             help_ = client.send("system:help", {"event": event, "format_style": "json_schema"})
             given |= parse_pairs(pairs, help_["schema"], event=event)
-        answer = client.send(event, given, correlation_id=correlation)
+        answer = client.send(event, given, correlation_id=correlation, as_agent=as_agent, token=token)
     screen.show(answer)
     screen.detail(f"{event} answered in {(time.monotonic() - began) * 1000:.1f} ms")
+
+
+def _read_token(variable: str, as_agent: str | None) -> str:
+    """A token from the environment: on the command line every process of this machine could read it."""
+    if as_agent is not None:
+        raise Fault("--as and --token-env both say who calls", exit_code=USAGE, hint="give one of them")
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise Fault(f"the environment variable {variable} holds no token", exit_code=USAGE)
+    return token
 
 
 def _read_data(source: str) -> dict[str, Any]:

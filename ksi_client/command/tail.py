@@ -1,17 +1,16 @@
 """Follows notices for `ksi events tail`: earlier ones first if asked, then live ones, each as one line."""
 
-import re
 import sys
 from collections.abc import Iterator
 from itertools import islice
 
+from ksi_client.command.durations import moment
 from ksi_client.command.fault import USAGE, Fault
 from ksi_client.command.screen import Screen
 from ksi_client.notice import Notice
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import json_text, visible
 
-_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _HISTORY_LIMIT = 1000
 
 
@@ -20,7 +19,7 @@ def follow(screen: Screen, patterns: tuple[str, ...], *, since: str | None, coun
     if output not in ("text", "jsonl"):
         raise Fault(f"--output takes text or jsonl, not {output!r}", exit_code=USAGE)
     as_json = screen.json or output == "jsonl"
-    start = _moment(since) if since is not None else None
+    start = moment(since, "--since") if since is not None else None
     with SyncClient() as client, client.subscribe(*patterns, tell=lambda text: _tell(screen, text)) as live:
         _tell(screen, f"following {', '.join(patterns)}; Ctrl-C ends")
         for notice in islice(_notices(client, iter(live), patterns, start), count):
@@ -48,8 +47,8 @@ def _notices(
 
 
 def _text(screen: Screen, notice: Notice) -> str:
-    moment = screen.paint(screen.moment(notice.at), "faint")
-    return f"{moment}  {screen.paint(visible(notice.event), 'name')}  {json_text(notice.data)}"
+    at = screen.paint(screen.moment(notice.at), "faint")
+    return f"{at}  {screen.paint(visible(notice.event), 'name')}  {json_text(notice.data)}"
 
 
 def _tell(screen: Screen, text: str) -> None:
@@ -58,16 +57,3 @@ def _tell(screen: Screen, text: str) -> None:
         print(f"ksi: {text}", file=sys.stderr)
     else:
         screen.note(text)
-
-
-def _moment(since: str) -> str | float:
-    """Seconds ago as a number, or the ISO time as it is: what monitor:get_events takes."""
-    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", since):
-        return float(ago[1]) * _UNIT_S[ago[2]]
-    from datetime import datetime
-
-    try:
-        moment = datetime.fromisoformat(since)
-    except ValueError:
-        raise Fault(f"--since takes 90s, 10m, 2h, 1d or an ISO time, not {since!r}", exit_code=USAGE) from None
-    return moment.astimezone().isoformat()

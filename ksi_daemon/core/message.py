@@ -1,12 +1,13 @@
 """Messages: publish notices of one's own, and choose which notices reach one's stream."""
 
 from ksi_daemon.bus import Bus, Mailbox
+from ksi_daemon.gate.gate import Gate
 from ksi_daemon.identifiers import EVENT_NAME, namespace_of
 from ksi_daemon.loader import Loader
 from ksi_daemon.plugin import Conflict, Context, Field, Forbidden, JsonValue, Nothing, Params, Plugin, Result
 from ksi_daemon.router import Router
 
-plugin = Plugin("message", uses=[Router, Bus, Loader])
+plugin = Plugin("message", uses=[Router, Bus, Loader, Gate])
 
 NOTICE = f"^(?:{EVENT_NAME.pattern})$"
 
@@ -54,7 +55,9 @@ class Subscribed(Result):
 @plugin.handles("message:subscribe")
 async def subscribe(ctx: Context, params: Patterns) -> Subscribed:
     """Hear notices on this connection from now on."""
-    mailbox = _mailbox(ctx)
+    mailbox, gate, principal = _mailbox(ctx), ctx.capability(Gate), ctx.principal
+    if principal.agent_id is not None:  # from now on this stream brings only what the agent may hear, at each moment
+        mailbox.permits = lambda event: gate.hears(principal, event)
     mailbox.subscribe(params.patterns)
     return Subscribed(patterns=sorted(mailbox.patterns))
 

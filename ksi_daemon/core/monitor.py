@@ -1,21 +1,17 @@
 """Monitor: what happened lately, how often, how fast, and what caused what."""
 
-import time
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import field_validator
 
 from ksi_daemon.bus import Bus
+from ksi_daemon.core.moment import Moment, moment
 from ksi_daemon.identifiers import PATTERN, matches
 from ksi_daemon.journal import CallRecord, Journal, notice_as_dict
 from ksi_daemon.notice import Notice
-from ksi_daemon.plugin import Context, Field, Invalid, NotFound, Nothing, Params, Plugin, Result
+from ksi_daemon.plugin import Context, Field, NotFound, Nothing, Params, Plugin, Result
 
 plugin = Plugin("monitor", uses=[Journal, Bus])
-
-Moment = float | str
-FURTHEST_S = 1e11
 
 
 class GetEvents(Params):
@@ -47,8 +43,8 @@ async def get_events(ctx: Context, params: GetEvents) -> Events:
     """List the latest calls and notices, by pattern and time, from the daemon's bounded memory."""
     journal = ctx.capability(Journal)
     since, until = (
-        None if moment is None else _microseconds(moment)
-        for moment in (_moment("since", params.since), _moment("until", params.until))
+        None if said is None else _microseconds(said)
+        for said in (moment("since", params.since), moment("until", params.until))
     )
     found: list[dict[str, Any]] = []
     matched = 0
@@ -129,17 +125,3 @@ def _shown(record: CallRecord | Notice) -> dict[str, Any]:
 
 def _microseconds(time_s: float) -> int:
     return round(time_s * 1_000_000)
-
-
-def _moment(name: str, moment: Moment | None) -> float | None:
-    if moment is None:
-        return None
-    if isinstance(moment, float):
-        if abs(moment) > FURTHEST_S:
-            raise Invalid(f"{name} lies too far away: {moment:g} s")
-        return time.time() - moment
-    try:
-        parsed = datetime.fromisoformat(moment)
-        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise Invalid(f"{name} is neither an ISO time nor a number of seconds: {moment[:60]!r}") from error

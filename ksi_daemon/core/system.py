@@ -9,6 +9,8 @@ from ksi_daemon import __version__
 from ksi_daemon.control import Control
 from ksi_daemon.core.describe import Format, describe, describe_notice
 from ksi_daemon.errors import Invalid, UnknownEvent
+from ksi_daemon.gate.gate import Gate
+from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import namespace_of
 from ksi_daemon.loader import Loader
 from ksi_daemon.notice import iso_time
@@ -16,7 +18,7 @@ from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin
 from ksi_daemon.router import Router
 from ksi_daemon.watchdog import Watchdog
 
-plugin = Plugin("system", uses=[Router, Loader, Control, Watchdog])
+plugin = Plugin("system", uses=[Router, Loader, Control, Watchdog, Gate])
 plugin.announces("system:ready", "The hub has started and serves.")
 plugin.announces("system:stopping", "The hub was asked to stop: calls under way are finished, new ones refused.")
 
@@ -137,9 +139,9 @@ class Explained(Result):
 @plugin.handles("system:help", reads=True)
 async def explain_event(ctx: Context, params: Help) -> Explained:
     """Explain one event: what it does, its parameters and its result."""
-    route = ctx.capability(Router).routes.get(params.event)
-    if route is not None:
-        return Explained(**describe(route.handler, params.format_style))
+    handler = _visible(ctx).get(params.event)
+    if handler is not None:
+        return Explained(**describe(handler, params.format_style))
     notice = _notices(ctx).get(params.event)
     if notice is None:
         raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events there are")
@@ -166,7 +168,7 @@ class Discovery(Result):
 @plugin.handles("system:discover", reads=True)
 async def discover(ctx: Context, params: Discover) -> Discovery:
     """List what can be called and what can be heard, as briefly or fully as asked."""
-    calls = {event: route.handler for event, route in ctx.capability(Router).routes.items()}
+    calls = _visible(ctx)
     told = {
         event: describe(handler, params.format_style)
         if params.detail
@@ -193,11 +195,20 @@ async def discover(ctx: Context, params: Discover) -> Discovery:
     return Discovery(total=len(events), namespaces=list(names), events=events)
 
 
+def _visible(ctx: Context) -> dict[str, Handler]:
+    """The events this caller may see: what it may not call does not exist for it."""
+    gate = ctx.capability(Gate)
+    routes = ctx.capability(Router).routes
+    return {event: route.handler for event, route in routes.items() if gate.sees(ctx.principal, route.handler)}
+
+
 def _notices(ctx: Context) -> dict[str, dict[str, Any]]:
+    gate = ctx.capability(Gate)
     return {
         event: describe_notice(event, running.plugin.name, meaning)
         for running in ctx.capability(Loader).running.values()
         for event, meaning in running.plugin.notices.items()
+        if gate.hears(ctx.principal, event)
     }
 
 
@@ -219,11 +230,11 @@ class Verdict(Result):
 @plugin.handles("system:validate", reads=True)
 async def validate(ctx: Context, params: Validate) -> Verdict:
     """Check data against an event's parameters without sending it; unknown fields are errors too."""
-    route = ctx.capability(Router).routes.get(params.event)
-    if route is None:
+    handler = _visible(ctx).get(params.event)
+    if handler is None:
         raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events there are")
     try:
-        route.handler.parse(params.data)
+        handler.parse(params.data)
     except Invalid as error:
         fields = error.fields or [{"field": "(data)", "problem": error.message}]
         return Verdict(valid=False, errors=[Problem(field=one["field"], message=one["problem"]) for one in fields])

@@ -82,12 +82,16 @@ def _kills(count: int, chance: random.Random, report: Report) -> None:
                 rounds.append(kill_under_load(daemon, ledger, chance))
                 _progress(f"kill -9, round {number + 1} of {count}: {ledger.count:,} acknowledged writes")
             report.violations += [f"lost: {loss}" for one in rounds for loss in one.lost]
+            report.violations += [f"unrecorded: {gap}" for one in rounds for gap in one.unrecorded]
+            report.violations += [f"the audit is broken: {one.audit}" for one in rounds if one.audit != "ok"]
             report.violations += [f"the database is damaged: {one.damage}" for one in rounds if one.damage != "ok"]
             if daemon.stop() != 0:
                 report.violations.append("the daemon did not stop cleanly after all that")
         finally:
             daemon.end()
     lost = sum(len(one.lost) for one in rounds)
+    unrecorded = sum(len(one.unrecorded) for one in rounds)
+    whole = sum(one.audit == "ok" for one in rounds)
     ready = sorted(one.ready_s for one in rounds)
     report.figures["kill_9"] = {
         "rounds": count,
@@ -96,12 +100,15 @@ def _kills(count: int, chance: random.Random, report: Report) -> None:
         "ready_again_p50_s": round(_quantile(ready, 0.5), 3),
         "ready_again_p95_s": round(_quantile(ready, 0.95), 3),
         "databases_sound": sum(one.damage == "ok" for one in rounds),
+        "audits_whole": sum(one.audit == "ok" for one in rounds),
+        "unrecorded": unrecorded,
     }
     if _quantile(ready, 0.95) > 2.0:
         report.violations.append(f"ready again p95 {_quantile(ready, 0.95):.2f} s, promised 2 s")
     report.shown += [
         f"survived {count} kill -9",
         f"lost {lost} of {ledger.count:,} acked writes",
+        f"{unrecorded} effects or replies without a record, audit whole {whole} of {count} times",
         f"ready again p50 {_quantile(ready, 0.5):.2f} s, p95 {_quantile(ready, 0.95):.2f} s",
     ]
 

@@ -31,6 +31,52 @@ PLUGINS = [
     {"name": "weather", "state": "broken", "source": "folder", "path": "/p", "events": [], "reason": "no docstring"},
 ]
 
+AT = "2026-11-18T07:00:00.123456Z"
+AGENT = {
+    "agent_id": "ada",
+    "profile": "standard",
+    "parent_id": None,
+    "frozen": False,
+    "note": "x\x1b[2J",
+    "created_at": AT,
+    "created_by": "operator",
+    "tokens": 2,
+    "grants": 1,
+    "last_used_at": None,
+}
+RULE = {"resource": "events/a:*", "access": "write", "source": "profile standard", "expires_at": None}
+TOKEN = {"credential_id": "t2", "agent_id": "ada", "token": "ksi_secret", "expires_at": AT}
+HELD = {
+    "agent_id": "ada",
+    "profile": "standard",
+    "allowed_tools": ["ksi_a"],
+    "allowed_modules": ["a"],
+    "disallowed_tools": [],
+    "grants": [RULE],
+    "frozen": False,
+    "version": 1,
+}
+PROFILE = {"name": "standard", "description": "Everyday.", "includes": [], "grants": [RULE], "rate": {"per_minute": 1}}
+CHANGE = {
+    "agent_id": "ada",
+    "resource": "events/a:*",
+    "access": None,
+    "expires_at": None,
+    "gained": ["ksi_a"],
+    "lost": ["ksi_\x1bb"],
+}
+AUDIT_ROW = {
+    "seq": 1,
+    "time": AT,
+    "type": "tool_call",
+    "phase": "outcome",
+    "status": "ok",
+    "principal": "operator",
+    "agent_id": "ada",
+    "event": "system:\x1becho",
+    "duration_ms": 0.3,
+}
+
 
 class Failure(Exception):
     """What an answer raises to fail with an error object."""
@@ -89,6 +135,42 @@ class FakeDaemon:
             "config:show": lambda _: {"settings": [{"name": "port", "value": 8080, "source": "default", "help": "?"}]},
             "config:reload": lambda _: {"changed": ["log_level"], "needs_restart": ["port"]},
             "monitor:get_events": lambda _: {"events": [], "matched": 0, "forgotten": 0},
+            "agent:register": lambda data: {
+                "agent_id": data["agent_id"],
+                "profile": data["profile"],
+                "token": "ksi_secret",
+                "credential_id": "t1",
+                "url": "http://127.0.0.1:1/mcp",
+            },
+            "agent:list": lambda _: {"agents": [AGENT]},
+            "agent:get": lambda _: AGENT | {"children": [], "rules": [RULE], "credentials": [{"credential_id": "t1"}]},
+            "agent:remove": lambda data: {"agent_id": data["agent_id"], "removed": True},
+            "agent:freeze": lambda _: {"agents": ["ada"]},
+            "agent:unfreeze": lambda _: {"agents": ["ada"]},
+            "token:create": lambda data: TOKEN | {"agent_id": data["agent_id"]},
+            "token:list": lambda _: {"tokens": [{"credential_id": "t1", "agent_id": "ada", "state": "live"}]},
+            "token:revoke": lambda data: {**data, "agent_id": "ada", "revoked": True},
+            "token:rotate": lambda _: TOKEN,
+            "session:create": lambda _: {"sessionId": "s1", "token": "ksi_secret", "expires_at": AT},
+            "session:list": lambda _: {"sessions": [{"sessionId": "s1", "clientId": "ada", "scopes": ["read"]}]},
+            "session:revoke": lambda data: {**data, "revoked": True},
+            "permission:get_agent": lambda _: HELD,
+            "permission:set_agent": lambda data: HELD | data | {"allowed_tools": ["ksi_b"]},
+            "permission:list_profiles": lambda _: {"profiles": [PROFILE]},
+            "permission:get_profile": lambda _: {"profile": PROFILE},
+            "permission:grant": lambda data: CHANGE | {"applied": not data["dry_run"], "access": "read"},
+            "permission:revoke": lambda data: CHANGE | {"applied": not data["dry_run"]},
+            "permission:explain": lambda data: {
+                **data,
+                "allowed": data["event"] == "system:echo",
+                "text": "ada may\n  rule \x1b[31m",
+                "explanation": {},
+            },
+            "audit:query": lambda data: {"rows": [] if data.get("status") == "unknown" else [AUDIT_ROW], "more": True},
+            "audit:stats": lambda _: {"totalEvents": 1, "byType": {"tool_call": 1}, "errorRate": 0.0},
+            "audit:verify": lambda _: {"ok": True, "rows": 42, "first_bad_seq": None, "problem": None},
+            "audit:export": lambda data: {"path": f"/var/exports/{data['name']}", "rows": 42},
+            "audit:retain": lambda _: {"dropped": 7, "first_seq": 8},
             "message:subscribe": lambda data: {"patterns": data["patterns"]},
         }
 

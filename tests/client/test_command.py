@@ -18,6 +18,11 @@ GROUPS = {
     "events": ("ls", "help", "tail"),
     "plugins": ("ls", "show", "reload", "new"),
     "config": ("show", "check", "reload"),
+    "agents": ("add", "ls", "show", "rm", "freeze", "unfreeze"),
+    "tokens": ("create", "ls", "revoke", "rotate"),
+    "permissions": ("show", "grant", "revoke", "set", "profiles"),
+    "sessions": ("create", "ls", "revoke"),
+    "audit": ("query", "tail", "stats", "verify", "export", "retain"),
 }
 PATHS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
 ASKING = [
@@ -33,6 +38,30 @@ ASKING = [
     ("config", "show"),
     ("config", "check"),
     ("config", "reload"),
+    ("agents", "add", "ada"),
+    ("agents", "ls"),
+    ("agents", "show", "ada"),
+    ("agents", "rm", "ada", "--force"),
+    ("agents", "freeze", "--all"),
+    ("agents", "unfreeze", "ada"),
+    ("tokens", "create", "ada", "--for", "1h"),
+    ("tokens", "ls", "ada"),
+    ("tokens", "revoke", "t1"),
+    ("tokens", "rotate", "t1"),
+    ("permissions", "show", "ada"),
+    ("permissions", "grant", "ada", "events/a:*", "--dry-run"),
+    ("permissions", "revoke", "ada", "events/a:*"),
+    ("permissions", "set", "ada", "trusted"),
+    ("permissions", "profiles"),
+    ("permissions", "profiles", "standard"),
+    ("explain", "ada", "system:echo"),
+    ("sessions", "create", "ada", "--scope", "read", "--scope", "write"),
+    ("sessions", "ls"),
+    ("sessions", "revoke", "s1"),
+    ("audit", "query", "--since", "1h"),
+    ("audit", "stats"),
+    ("audit", "export", "all.jsonl"),
+    ("audit", "retain", "--keep-days", "90"),
     ("doctor",),
 ]
 BAD = [
@@ -57,6 +86,20 @@ BAD = [
     ("plugins", "new", "class"),
     ("plugins", "new", "../escape"),
     ("stop", "--timeout", "-1"),
+    ("send", "system:echo", "--token-env", "NOT_SET"),
+    ("send", "system:echo", "--as", "ada", "--token-env", "HOME"),
+    ("agents", "rm", "ada"),
+    ("agents", "freeze"),
+    ("agents", "unfreeze", "ada", "--all"),
+    ("tokens", "create", "ada", "--for", "soon"),
+    ("tokens", "create", "ada", "--for", "0s"),
+    ("permissions", "grant", "ada", "events/a:*", "--for", "1w"),
+    ("sessions", "create", "ada"),
+    ("explain", "ada"),
+    ("audit", "query", "--since", "yesterday"),
+    ("audit", "query", "--limit", "0"),
+    ("audit", "tail", "-o", "xml"),
+    ("audit", "retain"),
 ]
 
 
@@ -127,7 +170,19 @@ def test_the_version_is_shown_with_and_without_a_daemon(ksi: Ksi) -> None:
     assert json.loads(ksi("version", "--json").stdout)["daemon"] is None
 
 
-CODES = {"invalid": 2, "not_found": 3, "unknown_event": 3, "forbidden": 4, "timed_out": 6, "conflict": 7, "internal": 1}
+CODES = {
+    "invalid": 2,
+    "not_found": 3,
+    "unknown_event": 3,
+    "forbidden": 4,
+    "unauthenticated": 4,
+    "approval_required": 4,
+    "part_down": 1,
+    "audit_unavailable": 1,
+    "timed_out": 6,
+    "conflict": 7,
+    "internal": 1,
+}
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,3 +101,76 @@ def test_the_test_of_a_new_plugin_passes(var: Path, ksi: Ksi) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+@pytest.mark.usefixtures("running")
+def test_an_agents_life_from_its_first_token_to_its_removal(ksi: Ksi) -> None:
+    made = json.loads(ksi("agents", "add", "ada", "--profile", "restricted", "--json").stdout)
+    assert made["token"].startswith("ksi_")
+    assert made["url"].startswith("http://")
+    assert ksi("agents", "add", "ada").returncode == 7
+    assert ksi("agents", "add", "eve", "--profile", "none such").returncode in (2, 3)
+    send = ("send", "system:echo", "text=hi", "--token-env", "T")
+    assert json.loads(ksi(*send, T=made["token"]).stdout) == {"text": "hi"}
+    assert ksi(*send, T="ksi_wrong").returncode == 4
+    write = ("send", "state:set", "key=k", "value=v", "--as", "ada")
+    assert ksi(*write).returncode == 4
+    assert ksi("explain", "ada", "state:set").returncode == 4
+    dry = ksi("permissions", "grant", "ada", "events/state:*", "--dry-run")
+    assert "+ ksi_state_set" in dry.stdout
+    assert ksi(*write).returncode == 4
+    assert ksi("permissions", "grant", "ada", "events/state:*", "--for", "1h").returncode == 0
+    assert ksi("explain", "ada", "ksi_state_set").returncode == 0
+    for words in (("agents", "ls"), ("agents", "show", "ada"), ("permissions", "show", "ada"), ("tokens", "ls", "ada")):
+        done = ksi(*words)
+        assert (done.returncode, "ada" in done.stdout) == (0, True)
+        assert made["token"] not in done.stdout
+    assert "- ksi_state_set" in ksi("permissions", "revoke", "ada", "events/state:*").stdout
+    assert ksi("permissions", "set", "ada", "standard").returncode == 0
+    assert "standard" in ksi("permissions", "profiles").stdout
+    assert ksi("permissions", "profiles", "standard").returncode == 0
+    assert ksi("agents", "freeze", "--all").returncode == 0
+    assert ksi(*send, T=made["token"]).returncode == 4
+    assert ksi("agents", "unfreeze", "ada").returncode == 0
+    rotated = json.loads(ksi("tokens", "rotate", made["credential_id"], "--json").stdout)
+    assert ksi(*send, T=made["token"]).returncode == 4
+    assert ksi(*send, T=rotated["token"]).returncode == 0
+    extra = json.loads(ksi("tokens", "create", "ada", "--label", "ci", "--for", "1h", "--json").stdout)
+    assert ksi("tokens", "revoke", extra["credential_id"]).returncode == 0
+    session = json.loads(ksi("sessions", "create", "ada", "--scope", "read", "--json").stdout)
+    assert session["sessionId"] in ksi("sessions", "ls").stdout
+    assert ksi("sessions", "revoke", session["sessionId"]).returncode == 0
+    assert ksi("agents", "rm", "ada").returncode == 2
+    assert ksi("agents", "rm", "ada", "--force").returncode == 0
+    assert ksi(*send, T=rotated["token"]).returncode == 4
+    assert ksi("agents", "show", "ada").returncode == 3
+
+
+def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: Ksi) -> None:
+    ksi("agents", "add", "ada")
+    ksi("send", "system:echo", "text=hi", "--as", "ada")
+    found = json.loads(ksi("audit", "query", "--agent", "ada", "--since", "1h", "--json").stdout)
+    assert {row["event"] for row in found["rows"]} == {"system:echo"}
+    assert "system:echo" in ksi("audit", "tail", "--agent", "ada").stdout
+    assert json.loads(ksi("audit", "stats", "--json").stdout)["totalEvents"] > 0
+    verdict = json.loads(ksi("audit", "verify", "--deep", "--json").stdout)
+    assert verdict["ok"] is True
+    assert ksi("audit", "retain", "--keep-rows", "1").returncode == 7  # nothing was exported yet
+    assert ksi("audit", "export", "all.jsonl").stdout.strip() == str(running / "exports" / "all.jsonl")
+    assert ksi("audit", "export", "all.jsonl").returncode == 7
+    assert ksi("audit", "export", "all.csv", "--format", "csv").returncode == 0
+    doctor = json.loads(ksi("doctor", "--json").stdout)
+    assert [check for check in doctor["checks"] if check["status"] != "ok"] == []
+    ksi("stop")
+    offline = ksi("audit", "verify", "--json")
+    assert (offline.returncode, json.loads(offline.stdout)["ok"]) == (0, True)
+    assert {"ok"} == {
+        check["status"]
+        for check in json.loads(ksi("doctor", "--json").stdout)["checks"]
+        if check["check"].startswith("audit")
+    }
+    with sqlite3.connect(running / "db" / "audit.db") as connection:
+        connection.execute("UPDATE entries SET event = 'state:get' WHERE seq = 2")
+    broken = ksi("audit", "verify", "--json")
+    assert (broken.returncode, json.loads(broken.stdout)["first_bad_seq"]) == (1, 2)
+    assert "broken from row 2 on" in ksi("audit", "verify").stdout

@@ -11,6 +11,9 @@ from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin
 from ksi_daemon.testing import running
 from tests.in_process import Said, call, soon
 
+CORE_PLUGINS = [
+    "agent", "audit", "config", "message", "monitor", "permission", "plugin", "session", "state", "system", "token",
+]  # fmt: skip
 FORMATS = ["verbose", "compact", "ultra_compact", "mcp", "json_schema"]
 
 
@@ -76,7 +79,7 @@ async def test_health_is_ok_and_names_every_plugin() -> None:
         health = await hub.call("system:health")
         assert (health["status"], health["alarms"], health["dropped_notices"]) == ("ok", [], 0)
         assert {name: one["state"] for name, one in health["plugins"].items()} == dict.fromkeys(
-            ["config", "message", "monitor", "plugin", "state", "system", "weather"], "running"
+            [*CORE_PLUGINS, "weather"], "running"
         )
         assert health["uptime_s"] >= 0
         assert health["loop_lag_ms"] >= 0
@@ -117,7 +120,7 @@ async def test_status_tells_where_and_since_when_and_how_much_is_going_on() -> N
         assert (status["state"], status["version"], status["pid"]) == ("running", __version__, os.getpid())
         assert status["python"] == platform.python_version()
         assert status["calls_in_flight"] == 1
-        assert status["plugins"] == {"running": 7, "broken": 0}
+        assert status["plugins"] == {"running": len(CORE_PLUGINS) + 1, "broken": 0}
         assert status["events"] == len(hub.hub.router.routes)
         assert status["socket"].startswith(status["var_dir"])
         assert status["socket"].endswith("/run/ksi.sock")
@@ -245,10 +248,17 @@ CORE_EVENTS = {
     "message:publish", "message:subscribe", "message:unsubscribe", "message:subscriptions",
     "monitor:get_events", "monitor:get_stats", "monitor:get_correlation_chain",
     "config:show", "config:reload",
+    "agent:register", "agent:list", "agent:get", "agent:remove", "agent:freeze", "agent:unfreeze",
+    "token:create", "token:list", "token:revoke", "token:rotate",
+    "permission:get_agent", "permission:set_agent", "permission:remove_agent", "permission:list_profiles",
+    "permission:get_profile", "permission:grant", "permission:revoke", "permission:explain", "permission:validate_spawn",
+    "session:create", "session:list", "session:revoke",
+    "audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain",
 }  # fmt: skip
 CORE_NOTICES = {
     "system:ready", "system:stopping", "plugin:loaded", "plugin:failed", "plugin:reloaded", "state:changed",
-    "config:reloaded", "config:rejected",
+    "config:reloaded", "config:rejected", "agent:registered", "agent:removed", "agent:frozen", "agent:unfrozen",
+    "token:revoked", "permission:changed",
 }  # fmt: skip
 
 

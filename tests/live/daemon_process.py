@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -242,6 +243,30 @@ class Daemon:
         """One call on a connection of its own."""
         with self.connect() as connection:
             return connection.call(event, data, **extra)
+
+    def add_agent(self, name: str, profile: str = "trusted", **more: Any) -> str:
+        """A new agent; its token."""
+        return str(self.call("agent:register", {"agent_id": name, "profile": profile, **more})["token"])
+
+    @property
+    def audit_database(self) -> Path:
+        return self.var / "db" / "audit.db"
+
+    def audit_rows(self, where: str = "1", *values: Any) -> list[dict[str, Any]]:
+        """Rows of the audit in their order, read beside the daemon or without one."""
+        address = f"file:{self.audit_database}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+            connection.row_factory = sqlite3.Row
+            found = connection.execute(f"SELECT * FROM entries WHERE {where} ORDER BY seq", values)  # noqa: S608 - ours
+            return [dict(row) for row in found]
+
+    def verify_audit(self, *options: str) -> dict[str, Any]:
+        """The verdict of `python -m ksi_daemon.audit verify`, which needs no daemon; with its exit code."""
+        words = [sys.executable, "-m", "ksi_daemon.audit", "verify", str(self.var), *options]
+        ended = subprocess.run(words, env=self.environment(), capture_output=True, text=True, timeout=60, check=False)
+        assert "Traceback" not in ended.stderr, ended.stderr
+        verdict: dict[str, Any] = json.loads(ended.stdout)
+        return verdict | {"exit_code": ended.returncode}
 
     def health_s(self) -> float:
         """How long it takes to learn that it is well: the middle of three, each on a connection of its own."""

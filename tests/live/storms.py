@@ -75,6 +75,8 @@ class KillRound:
     lost: list[str] = field(default_factory=list)
     ready_s: float = 0.0
     damage: str = "ok"
+    unrecorded: list[str] = field(default_factory=list)  # effects without an intent, replies without an outcome
+    audit: str = "ok"  # or what its verification found
 
 
 @dataclass
@@ -84,6 +86,34 @@ class Ledger:
     acknowledged: dict[str, int] = field(default_factory=dict)
     tried: dict[str, int] = field(default_factory=dict)
     count: int = 0
+    intended: set[tuple[str, int]] = field(default_factory=set)  # (key, value) for which the audit has an intent
+    succeeded: set[tuple[str, int]] = field(default_factory=set)  # and those that it says ended well
+    read_through: int = 0  # the last row of the audit that was looked at
+
+    def read_audit(self, daemon: Daemon) -> None:
+        """Take in what the audit says about our writes since the last time."""
+        rows = daemon.audit_rows("seq > ? AND event = 'state:set'", self.read_through)
+        writes: dict[str, tuple[str, int]] = {}
+        for row in rows:
+            if row["phase"] == "intent":
+                sent = json.loads(row["arguments"])
+                writes[row["call_id"]] = (sent["key"], sent["value"])
+            elif row["status"] == "ok":
+                self.succeeded.add(writes[row["call_id"]])
+        self.intended.update(writes.values())
+        self.read_through = max([self.read_through, *(row["seq"] for row in rows)])
+
+    def unrecorded(self, found: dict[str, int]) -> list[str]:
+        """Values that are there without an intent, and acknowledged ones whose success is not recorded."""
+        effects = [
+            f"{key}={value} without an intent" for key, value in found.items() if (key, value) not in self.intended
+        ]
+        replies = [
+            f"{key}={value} acknowledged without an outcome"
+            for key, value in self.acknowledged.items()
+            if (key, value) not in self.succeeded
+        ]
+        return effects + replies
 
     def lost(self, found: dict[str, int]) -> list[str]:
         """Keys whose value is older than what was acknowledged, or was never sent."""
@@ -101,9 +131,14 @@ def kill_under_load(daemon: Daemon, ledger: Ledger, chance: random.Random, *, wr
     daemon.start()
     outcome = KillRound(acknowledged=ledger.count - before, ready_s=daemon.ready_s)
     with daemon.connect() as connection:
-        ids = {connection.post("state:get", {"key": key, "namespace": "chaos"}): key for key in ledger.acknowledged}
+        ids = {connection.post("state:get", {"key": key, "namespace": "chaos"}): key for key in ledger.tried}
         answers = {key: connection.answer(request_id) for request_id, key in ids.items()}
-    outcome.lost = ledger.lost({key: answer["data"]["value"] for key, answer in answers.items() if answer["ok"]})
+        verdict = connection.call("audit:verify")
+    found = {key: answer["data"]["value"] for key, answer in answers.items() if answer["ok"]}
+    ledger.read_audit(daemon)
+    outcome.lost = ledger.lost(found)
+    outcome.unrecorded = ledger.unrecorded(found)
+    outcome.audit = "ok" if verdict["ok"] else f"row {verdict['first_bad_seq']}: {verdict['problem']}"
     outcome.damage = integrity(daemon.database)
     return outcome
 

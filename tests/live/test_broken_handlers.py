@@ -54,6 +54,8 @@ RETURNS = {
     "endless": ("return Anything(value=Endless())", "internal"),
 }
 
+HANDLERS_PER_PLUGIN = 4  # after 5 failures a plugin is left alone for a while
+
 HEAD = """
 from ksi_daemon.plugin import KsiError
 
@@ -81,30 +83,43 @@ def divide():
 """
 
 HANDLER = '''
-@plugin.handles("bad:{name}", timeout_s=10)
+@plugin.handles("{plugin}:{name}", timeout_s=10)
 async def {name}(ctx: Context, params: Nothing) -> {result}:
     """Do {name}."""
     {body}
 '''
 
 
-def _source(cases: dict[str, tuple[str, str]]) -> str:
-    return HEAD + "".join(
-        HANDLER.format(name=name, body=body, result="Anything" if "Anything" in body else "Done")
-        for name, (body, _) in cases.items()
-    )
+def _write(daemon: Daemon, cases: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """Write plugins with a handler for each case, so few to a plugin that none is left alone for failing; case -> event."""
+    names = list(cases)
+    events: dict[str, str] = {}
+    for start in range(0, len(names), HANDLERS_PER_PLUGIN):
+        plugin, few = f"bad{start}", names[start : start + HANDLERS_PER_PLUGIN]
+        handlers = [
+            HANDLER.format(
+                plugin=plugin,
+                name=name,
+                body=cases[name][0],
+                result="Anything" if "Anything" in cases[name][0] else "Done",
+            )
+            for name in few
+        ]
+        daemon.plugin(plugin, HEAD + "".join(handlers))
+        events |= {name: f"{plugin}:{name}" for name in few}
+    return events
 
 
 @pytest.mark.parametrize("details", ["false", "true"])
 def test_a_handler_that_raises_anything_is_an_error_for_its_caller_alone(daemon: Daemon, details: str) -> None:
     """D07"""
-    daemon.plugin("bad", _source(RAISES))
+    events = _write(daemon, RAISES)
     daemon.start(KSI_EXPOSE_ERROR_DETAILS=details)
     wrong: list[str] = []
     for name, (_, codes) in RAISES.items():
         with daemon.connect(wait_s=4) as connection:
             try:
-                answer = connection.send(f"bad:{name}")
+                answer = connection.send(events[name])
             except (TimeoutError, EOFError, ConnectionError) as error:
                 wrong.append(f"{name}: no answer, {error!r}")
                 assert daemon.alive, wrong
@@ -118,13 +133,13 @@ def test_a_handler_that_raises_anything_is_an_error_for_its_caller_alone(daemon:
 
 def test_a_handler_that_returns_garbage_is_an_error_for_its_caller_alone(daemon: Daemon) -> None:
     """D07"""
-    daemon.plugin("bad", _source(RETURNS))
+    events = _write(daemon, RETURNS)
     daemon.start()
     wrong: list[str] = []
     for name, (_, codes) in RETURNS.items():
         with daemon.connect(wait_s=10) as connection:
             try:
-                answer = connection.send(f"bad:{name}")
+                answer = connection.send(events[name])
             except (TimeoutError, EOFError, ConnectionError) as error:
                 wrong.append(f"{name}: no answer, {error!r}")
                 assert daemon.alive, wrong
@@ -141,11 +156,11 @@ def test_a_handler_that_returns_no_number_gives_an_answer_that_is_still_json(dae
         "nan": ("return Anything(value=float('nan'))", ""),
         "infinity": ("return Anything(value=[float('inf')])", ""),
     }
-    daemon.plugin("bad", _source(returns))
+    events = _write(daemon, returns)
     daemon.start()
     with daemon.connect() as connection:
         for name in returns:
-            connection.write(b'{"event":"bad:%b","id":1}\n' % name.encode())
+            connection.write(b'{"event":"%b","id":1}\n' % events[name].encode())
             line = connection.line()
             assert b"NaN" not in line
             assert b"Infinity" not in line

@@ -132,9 +132,14 @@ DAMAGES = {
 
 
 def _prints(folder: Path) -> dict[str, str]:
-    """What holds data in a folder of databases; looking at one may leave an index and an empty log beside it."""
+    """What holds data in a folder of databases; looking at one may leave an index and an empty log beside it.
+
+    Not the audit: it is sound, is opened first, and takes its own log in.
+    """
     holding = [
-        path for path in folder.iterdir() if path.is_file() and path.stat().st_size and not path.name.endswith("-shm")
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.stat().st_size and not path.name.endswith("-shm") and "audit" not in path.name
     ]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in holding} | {
         path.name: "" for path in folder.glob("*.db") if not path.stat().st_size

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ksi_client.command.doctor import daemon_checks, file_checks, machine_checks
+from ksi_client.command.doctor import audit_checks, daemon_checks, file_checks, machine_checks
 from ksi_client.command.doctor.finding import Finding, Site
 from ksi_client.command.fault import Fault
 from ksi_client.command.lock import holder
@@ -11,6 +11,8 @@ from ksi_client.command.settings import check_settings
 from ksi_client.errors import KsiError
 from ksi_client.paths import socket_file, var_dir
 from ksi_client.sync_client import SyncClient
+
+_WEEK_S = 7 * 86_400
 
 Check = Callable[[Site], Iterator[Finding]]
 
@@ -24,6 +26,10 @@ CHECKS: dict[str, Check] = {
     "health": daemon_checks.health,
     "versions": daemon_checks.versions,
     "databases": file_checks.databases,
+    "audit files": audit_checks.audit_files,
+    "audit chain": audit_checks.audit_chain,
+    "audit outcomes": audit_checks.audit_outcomes,
+    "agents": audit_checks.frozen_agents,
     "log": file_checks.log,
     "last output": file_checks.last_output,
     "socket path": file_checks.socket_path,
@@ -56,12 +62,14 @@ def _look() -> Site:
         settings = check_settings()
     except Fault as fault:
         settings_problem = fault.message
-    status = health = plugins = None
+    status = health = plugins = unknown_outcomes = agents = None
     try:
         with SyncClient(socket_file(var), timeout_s=5) as client:
             status = client.send("system:status")
             health = client.send("system:health")
             plugins = client.send("plugin:list")["plugins"]
+            unknown_outcomes = client.send("audit:query", {"status": "unknown", "since": _WEEK_S})["rows"]
+            agents = client.send("agent:list")["agents"]
     except KsiError as error:
         silence = error.message
     return Site(
@@ -73,4 +81,6 @@ def _look() -> Site:
         health=health,
         plugins=plugins,
         silence=silence,
+        unknown_outcomes=unknown_outcomes,
+        agents=agents,
     )

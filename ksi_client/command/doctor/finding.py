@@ -24,6 +24,8 @@ class Site(NamedTuple):
     health: dict[str, Any] | None
     plugins: list[dict[str, Any]] | None
     silence: str | None
+    unknown_outcomes: list[dict[str, Any]] | None = None
+    agents: list[dict[str, Any]] | None = None
 
     def setting(self, name: str) -> Any:
         """The value of a setting, None where it is not known."""

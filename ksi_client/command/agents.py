@@ -1,0 +1,153 @@
+"""`ksi agents`: who may connect, with which profile, and the brake that stops one or all."""
+
+from typing import Annotated, Any
+
+import typer
+
+from ksi_client.command.complete import complete_agents, complete_profiles
+from ksi_client.command.confirm import asks, confirm
+from ksi_client.command.fault import USAGE, Fault
+from ksi_client.command.screen import Screen
+from ksi_client.command.secret import show_secret
+from ksi_client.command.verb import Verb, verb_app
+from ksi_client.sync_client import SyncClient
+from ksi_client.terminal import visible
+
+app = verb_app("Add, list, freeze and remove agents.")
+
+_Name = Annotated[str, typer.Argument(help="The agent's id.", autocompletion=complete_agents)]
+_Names = Annotated[str | None, typer.Argument(help="The agent's id.", autocompletion=complete_agents)]
+_All = Annotated[bool, typer.Option("--all", help="Every agent, at once.")]
+
+
+@app.command("add", cls=Verb)
+def add_agent(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Its id: letters, digits and . _ -")],
+    profile: Annotated[
+        str, typer.Option(help="What it may do: see ksi permissions profiles.", autocompletion=complete_profiles)
+    ] = "standard",
+    parent: Annotated[
+        str | None, typer.Option(help="An agent that this one may never exceed.", autocompletion=complete_agents)
+    ] = None,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+) -> None:
+    """Add an agent and make its first token, which is shown this once."""
+    with SyncClient() as client:
+        made = client.send("agent:register", {"agent_id": name, "profile": profile, "parent_id": parent, "note": note})
+    show_secret(context.obj, made)
+
+
+@app.command("ls", cls=Verb)
+def list_agents(context: typer.Context) -> None:
+    """List the agents."""
+    screen: Screen = context.obj
+    with SyncClient() as client:
+        found = client.send("agent:list")
+    if screen.json:
+        screen.document(found)
+        return
+    screen.table(
+        ("agent", "profile", "parent", "state", "tokens", "grants", "last used", "note"),
+        [
+            (
+                agent["agent_id"],
+                agent.get("profile"),
+                agent.get("parent_id"),
+                _state(agent),
+                agent.get("tokens"),
+                agent.get("grants"),
+                screen.moment(agent.get("last_used_at")),
+                agent.get("note"),
+            )
+            for agent in found["agents"]
+        ],
+        styles={"frozen": "warn", "active": "good"},
+    )
+    if not found["agents"]:
+        screen.note("no agents yet; ksi agents add NAME makes one")
+
+
+@app.command("show", cls=Verb)
+def show_agent(context: typer.Context, name: _Name) -> None:
+    """Show one agent: its rules and where each comes from, its tokens, its children."""
+    screen: Screen = context.obj
+    with SyncClient() as client:
+        agent = client.send("agent:get", {"agent_id": name})
+    if screen.json:
+        screen.document(agent)
+        return
+    facts = {key: agent.get(key) for key in ("agent_id", "profile", "parent_id", "note", "created_by", "children")}
+    times = {key: screen.moment(agent[key]) for key in ("created_at", "last_used_at") if agent.get(key)}
+    screen.facts({key: value for key, value in facts.items() if value} | {"state": _state(agent)} | times)
+    if rules := agent.get("rules"):
+        screen.line()
+        screen.table(
+            ("resource", "access", "source", "expires"),
+            [
+                (rule.get("resource"), rule.get("access"), rule.get("source"), screen.moment(rule.get("expires_at")))
+                for rule in rules
+            ],
+            styles={"none": "bad"},
+        )
+    if credentials := agent.get("credentials"):
+        screen.line()
+        screen.table(
+            ("token", "kind", "label", "state"),
+            [
+                (one.get("credential_id"), one.get("kind"), one.get("label"), one.get("ended") or "live")
+                for one in credentials
+            ],
+            styles={"live": "good"},
+        )
+
+
+def _state(agent: dict[str, Any]) -> str:
+    return "frozen" if agent.get("frozen") else "active"
+
+
+@app.command("rm", cls=Verb)
+def remove_agent(
+    context: typer.Context,
+    name: _Name,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Do not ask; scripts need it.")] = False,
+) -> None:
+    """Remove an agent with its tokens and grants: its next call is nobody's."""
+    screen: Screen = context.obj
+    with SyncClient() as client:
+        losing = ""
+        if not force and asks():
+            agent = client.send("agent:get", {"agent_id": name})
+            losing = f" with its {agent.get('tokens', 0)} tokens and {agent.get('grants', 0)} grants"
+        confirm(f"remove the agent {name}{losing}?", force=force)
+        removed = client.send("agent:remove", {"agent_id": name})
+    if screen.json:
+        screen.document(removed)
+    else:
+        screen.line(f"removed {visible(str(removed['agent_id']))}")
+
+
+@app.command("freeze", cls=Verb)
+def freeze_agents(context: typer.Context, name: _Names = None, every: _All = False) -> None:
+    """Stop one agent or all: no call of theirs is begun any more. Calls under way go on."""
+    _brake(context.obj, "agent:freeze", name, every, "frozen")
+
+
+@app.command("unfreeze", cls=Verb)
+def unfreeze_agents(context: typer.Context, name: _Names = None, every: _All = False) -> None:
+    """Let one agent or all act again."""
+    _brake(context.obj, "agent:unfreeze", name, every, "unfrozen")
+
+
+def _brake(screen: Screen, event: str, name: str | None, every: bool, done: str) -> None:
+    if every == (name is not None):
+        raise Fault("say either which agent or --all", exit_code=USAGE)
+    with SyncClient() as client:
+        braked = client.send(event, {"all": True} if every else {"agent_id": name})
+    if screen.json:
+        screen.document(braked)
+        return
+    for agent in braked["agents"]:
+        screen.line(f"{done} {visible(str(agent))}")
+    if not braked["agents"]:
+        screen.note("there are no agents")

@@ -1,0 +1,182 @@
+"""`ksi audit`: the record of what was asked, allowed, refused and done."""
+
+from typing import Annotated, Any
+
+import typer
+
+from ksi_client.command.complete import complete_agents, complete_events
+from ksi_client.command.durations import moment
+from ksi_client.command.fault import FAILED, USAGE, Fault
+from ksi_client.command.screen import Screen
+from ksi_client.command.verb import Verb, verb_app
+from ksi_client.errors import Unreachable
+from ksi_client.sync_client import SyncClient
+from ksi_client.terminal import visible
+
+app = verb_app("Read, count, check, export and shorten the audit.")
+
+_LONG_S = 600  # the daemon's own limit for what reads the whole record
+
+_Agent = Annotated[str | None, typer.Option(help="Only this agent's.", autocompletion=complete_agents)]
+_Event = Annotated[str | None, typer.Option(help="Only this event or tool.", autocompletion=complete_events)]
+_Type = Annotated[str | None, typer.Option("--type", help="Only this type: tool_call, authorization, admin, ...")]
+_Status = Annotated[str | None, typer.Option(help="Only ok, started, unknown, or an error's code word.")]
+_Since = Annotated[str | None, typer.Option(metavar="TIME", help="Not before: 90s, 10m, 2h, 1d ago or an ISO time.")]
+_Until = Annotated[str | None, typer.Option(metavar="TIME", help="Not after: 90s, 10m, 2h, 1d ago or an ISO time.")]
+
+
+@app.command("query", cls=Verb)
+def query(
+    context: typer.Context,
+    agent: _Agent = None,
+    event: _Event = None,
+    kind: _Type = None,
+    status: _Status = None,
+    since: _Since = None,
+    until: _Until = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at the most.")] = 100,
+) -> None:
+    """List rows, newest first."""
+    screen: Screen = context.obj
+    wanted = _filter(agent, event, kind, status, since, until)
+    with SyncClient() as client:
+        found = client.send("audit:query", {**wanted, "limit": limit})
+    if screen.json:
+        screen.document(found)
+        return
+    screen.table(
+        ("seq", "time", "type", "phase", "status", "who", "event", "ms", "reason"),
+        [
+            (
+                row.get("seq"),
+                screen.moment(row.get("time")),
+                row.get("type"),
+                row.get("phase"),
+                row.get("status"),
+                row.get("agent_id") or row.get("principal"),
+                row.get("event") or row.get("tool"),
+                row.get("duration_ms"),
+                row.get("reason"),
+            )
+            for row in found["rows"]
+        ],
+        styles={"ok": "good", "started": "faint", "unknown": "warn", "forbidden": "bad", "unauthenticated": "bad"},
+    )
+    if found.get("more"):
+        screen.note("there are more rows: a higher --limit, or --until, shows them")
+
+
+@app.command("stats", cls=Verb)
+def stats(
+    context: typer.Context,
+    agent: _Agent = None,
+    event: _Event = None,
+    kind: _Type = None,
+    status: _Status = None,
+    since: _Since = None,
+    until: _Until = None,
+) -> None:
+    """Count what happened: by type, by status, sessions, mean duration, percent of failures."""
+    screen: Screen = context.obj
+    wanted = _filter(agent, event, kind, status, since, until)
+    with SyncClient() as client:
+        found = client.send("audit:stats", wanted)
+    if screen.json:
+        screen.document(found)
+    else:
+        screen.facts(found)
+
+
+@app.command("tail", cls=Verb)
+def tail(
+    context: typer.Context,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new rows, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last rows.")] = 20,
+    agent: _Agent = None,
+    event: _Event = None,
+    kind: _Type = None,
+    status: _Status = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="text|jsonl", help="How to print each.")] = "text",
+) -> None:
+    """Print the last rows from var/log/audit.jsonl, with the daemon up or down."""
+    from ksi_client.command.audit_tail import Wanted, show_tail
+
+    show_tail(context.obj, Wanted(agent, event, kind, status), lines=lines, follow=follow, output=output)
+
+
+@app.command("verify", cls=Verb)
+def verify(
+    context: typer.Context,
+    deep: Annotated[bool, typer.Option("--deep", help="Also compare every column with what was hashed.")] = False,
+) -> None:
+    """Check the whole record: each hash, the chain, the signed checkpoints. Exit 1 when broken. Needs no daemon."""
+    screen: Screen = context.obj
+    try:
+        with SyncClient(timeout_s=_LONG_S) as client:
+            verdict = client.send("audit:verify", {"deep": deep})
+    except Unreachable:
+        from ksi_client.command.audit_offline import verify_here
+
+        screen.detail("no daemon answers, so this command reads the files itself")
+        verdict = verify_here(deep=deep)
+    if screen.json:
+        screen.document(verdict)
+    elif verdict["ok"]:
+        screen.line(f"{screen.paint('ok', 'good')}: {verdict['rows']:,} rows, the chain is whole")
+    else:
+        row = "" if verdict.get("first_bad_seq") is None else f" from row {verdict['first_bad_seq']} on"
+        screen.line(f"{screen.paint('broken', 'bad')}{row}: {visible(str(verdict.get('problem')))}")
+    if not verdict["ok"]:
+        raise typer.Exit(FAILED)
+
+
+@app.command("export", cls=Verb)
+def export(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The file's name; it is written to var/exports/.")],
+    form: Annotated[
+        str, typer.Option("--format", metavar="jsonl|csv", help="jsonl keeps the chain and can be verified alone.")
+    ] = "jsonl",
+) -> None:
+    """Write the record to a file, never over one that is there."""
+    screen: Screen = context.obj
+    with SyncClient(timeout_s=_LONG_S) as client:
+        made = client.send("audit:export", {"name": name, "format": form})
+    if screen.json:
+        screen.document(made)
+        return
+    screen.line(visible(str(made["path"])))
+    screen.note(f"{made.get('rows', 0):,} rows")
+
+
+@app.command("retain", cls=Verb)
+def retain(
+    context: typer.Context,
+    keep_days: Annotated[float | None, typer.Option(metavar="DAYS", help="Let go of rows older than this.")] = None,
+    keep_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep at most this many.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also rows that were never exported.")] = False,
+) -> None:
+    """Let go of the oldest rows that were exported; the rest stays verifiable."""
+    screen: Screen = context.obj
+    if keep_days is None and keep_rows is None:
+        raise Fault("say what to keep", exit_code=USAGE, hint="--keep-days 90, or --keep-rows 100000")
+    with SyncClient(timeout_s=_LONG_S) as client:
+        made = client.send("audit:retain", {"keep_days": keep_days, "keep_rows": keep_rows, "force": force})
+    if screen.json:
+        screen.document(made)
+    else:
+        screen.line(f"dropped {made['dropped']:,} rows; the first that is left is {made.get('first_seq')}")
+
+
+def _filter(
+    agent: str | None, event: str | None, kind: str | None, status: str | None, since: str | None, until: str | None
+) -> dict[str, Any]:
+    wanted = {
+        "agent_id": agent,
+        "event": event,
+        "type": kind,
+        "status": status,
+        "since": None if since is None else moment(since, "--since"),
+        "until": None if until is None else moment(until, "--until"),
+    }
+    return {name: value for name, value in wanted.items() if value is not None}

@@ -1,0 +1,135 @@
+"""Checks of the audit: its files are private and all there, its chain reaches its last checkpoint, no outcome is unknown."""
+
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ksi_client.command.doctor.finding import Finding, Site
+
+_ANCHOR_TAIL_BYTES = 65_536
+_KEY_BYTES = 32
+
+
+def audit_files(site: Site) -> Iterator[Finding]:
+    """The signing key and the checkpoints are there, ours, and closed to others."""
+    name = "audit files"
+    database, key, anchor = _files(site.var)
+    if not any(path.exists() for path in (database, key, anchor)):
+        yield Finding(name, "ok", "none yet")
+        return
+    bad = False
+    for path in (database, key, anchor):
+        problem = _problem(path, size=_KEY_BYTES if path == key else None)
+        if problem:
+            bad = True
+            yield Finding(name, "fail", f"{path.relative_to(site.var)} {problem[0]}", problem[1])
+    if not bad:
+        yield Finding(name, "ok", "database, key and checkpoints are there and private")
+
+
+def _problem(path: Path, *, size: int | None) -> tuple[str, str] | None:
+    try:
+        state = path.lstat()
+    except FileNotFoundError:
+        return "is missing", "ksi audit verify, then restore it from a backup"
+    if not stat.S_ISREG(state.st_mode):
+        return "is not a plain file", "restore it from a backup"
+    if state.st_uid != os.getuid():
+        return f"belongs to user {state.st_uid}", f"chown {os.getuid()} {path}"
+    if state.st_mode & 0o077:
+        return f"has mode {stat.S_IMODE(state.st_mode):04o}", f"chmod 600 {path}"
+    if size is not None and state.st_size != size:
+        return f"has {state.st_size} bytes instead of {size}", "restore it from a backup"
+    return None
+
+
+def audit_chain(site: Site) -> Iterator[Finding]:
+    """The row that the last checkpoint vouches for is in the database, with that hash."""
+    name = "audit chain"
+    database, _, anchor = _files(site.var)
+    if not database.exists() or not anchor.exists():
+        yield Finding(name, "ok", "none yet")
+        return
+    checkpoint = _last_checkpoint(anchor)
+    if checkpoint is None:
+        yield Finding(name, "fail", f"{anchor.name} has no checkpoint that can be read", "ksi audit verify")
+        return
+    seq = int(checkpoint["seq"])
+    try:
+        found = _hash_of(database, str(checkpoint["daemon_id"]), seq, alone=site.pid is None)
+    except sqlite3.Error as error:
+        yield Finding(name, "warn", f"{database.name} could not be read: {error}", "ksi audit verify")
+        return
+    if seq <= int(checkpoint.get("base_seq", 0)):
+        yield Finding(name, "ok", f"no row since row {seq}, up to which all were let go")
+    elif found is None:
+        yield Finding(name, "fail", f"row {seq}, which a checkpoint vouches for, is missing", "ksi audit verify")
+    elif found != checkpoint["hash"]:
+        yield Finding(name, "fail", f"row {seq} is not the one that was checkpointed", "ksi audit verify")
+    else:
+        yield Finding(name, "ok", f"whole at its last checkpoint, row {seq}; ksi audit verify checks every row")
+
+
+def audit_outcomes(site: Site) -> Iterator[Finding]:
+    """No call of the last week was cut off between its beginning and its end."""
+    name = "audit outcomes"
+    if site.unknown_outcomes is None and site.status is not None:
+        yield Finding(name, "fail", f"the daemon cannot say: {site.silence}", "ksi audit verify")
+    elif site.unknown_outcomes is None:
+        yield Finding(name, "ok", "not known while the daemon is silent")
+    elif site.unknown_outcomes:
+        some = ", ".join(sorted({str(row.get("event") or row.get("tool")) for row in site.unknown_outcomes})[:5])
+        seen = f"{len(site.unknown_outcomes)} calls of the last week ended with a crash, effect unknown: {some}"
+        yield Finding(name, "warn", seen, "look at each: ksi audit query --status unknown --since 7d")
+    else:
+        yield Finding(name, "ok", "every call of the last week has one")
+
+
+def frozen_agents(site: Site) -> Iterator[Finding]:
+    """No agent was left frozen."""
+    name = "agents"
+    if site.agents is None:
+        yield Finding(name, "ok", "not known while the daemon is silent")
+        return
+    frozen = [str(agent.get("agent_id")) for agent in site.agents if agent.get("frozen")]
+    if frozen:
+        more = f" and {len(frozen) - 5} more" if len(frozen) > 5 else ""
+        yield Finding(name, "warn", f"frozen: {', '.join(frozen[:5])}{more}", "ksi agents unfreeze NAME, or --all")
+    else:
+        yield Finding(name, "ok", f"{len(site.agents)}, none frozen")
+
+
+def _files(var: Path) -> tuple[Path, Path, Path]:
+    return var / "db" / "audit.db", var / "run" / "audit.key", var / "log" / "audit.anchor.jsonl"
+
+
+def _last_checkpoint(anchor: Path) -> dict[str, Any] | None:
+    with anchor.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _ANCHOR_TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            checkpoint = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(checkpoint, dict) and {"seq", "hash", "daemon_id"} <= checkpoint.keys():
+            return checkpoint
+    return None
+
+
+def _hash_of(database: Path, daemon_id: str, seq: int, *, alone: bool) -> str | None:
+    """Read-only; leaves no side files beside a database nobody has open."""
+    immutable = alone and not database.with_name(database.name + "-wal").exists()
+    address = f"{database.as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
+    connection = sqlite3.connect(address, uri=True, timeout=2)
+    try:
+        found = connection.execute(
+            "SELECT lower(hex(hash)) FROM entries WHERE daemon_id = ? AND seq = ?", (daemon_id, seq)
+        ).fetchone()
+    finally:
+        connection.close()
+    return None if found is None else str(found[0])

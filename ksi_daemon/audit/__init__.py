@@ -1,0 +1,9 @@
+"""The audit: an append-only, hash-chained record of what was asked, allowed, refused and done. `open_audit` is its door."""
+
+from ksi_daemon.audit.audit import Audit, open_audit
+from ksi_daemon.audit.entry import Entry
+from ksi_daemon.audit.export import verify_export
+from ksi_daemon.audit.reading import Filter, Page, Stats
+from ksi_daemon.audit.verification import Verdict
+
+__all__ = ["Audit", "Entry", "Filter", "Page", "Stats", "Verdict", "open_audit", "verify_export"]

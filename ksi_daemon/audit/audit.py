@@ -1,0 +1,254 @@
+"""The audit as the rest of the daemon sees it: append, ask, verify, export, let go of; opened and closed as one part.
+
+    async with open_audit(var_dir, log=log.logger) as audit:
+        await audit.append(Entry(type="tool_call", phase="intent", status="started", …))   # durable when it returns
+
+An intent row goes before an effect, an outcome row before the reply; `append_refusal` is for refusals, which may come in floods.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from ksi_daemon.audit import export, reading, retention, verification
+from ksi_daemon.audit.anchor import Checkpoint, read_key
+from ksi_daemon.audit.chain import Broken, Head
+from ksi_daemon.audit.checkpoints import Checkpoints
+from ksi_daemon.audit.entry import Entry
+from ksi_daemon.audit.files import Files, connect_writer
+from ksi_daemon.audit.flood import Flood
+from ksi_daemon.audit.ledger import Connect, Ledger
+from ksi_daemon.audit.mirror import Mirror
+from ksi_daemon.audit.opening import open_files
+from ksi_daemon.audit.writer import RETRY_S, Writer
+from ksi_daemon.errors import AuditUnavailable, Conflict, Invalid, Unavailable
+
+
+class Audit:
+    """One daemon's record. Made by `open_audit`."""
+
+    def __init__(
+        self,
+        files: Files,
+        writer: Writer,
+        mirror: Mirror,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.files = files
+        self.daemon_id = writer.ledger.daemon_id
+        self._writer = writer
+        self._mirror = mirror
+        self._clock = clock
+        self._monotonic = monotonic
+        self._flood = Flood()
+        self._counted = asyncio.Event()
+        self._reorganising = asyncio.Lock()  # verification must not meet rows on their way out
+
+    @property
+    def available(self) -> bool:
+        """Whether entries can be made durable now. If not, nothing may be served."""
+        return self._writer.problem is None
+
+    @property
+    def head(self) -> Head:
+        """The last durable row."""
+        return self._writer.ledger.head
+
+    def alarms(self) -> list[str]:
+        """What is wrong at this moment, in sentences."""
+        problem = self._writer.problem
+        unavailable = f"the audit cannot be written, so nothing is served: {problem}" if problem else None
+        return [text for text in (unavailable, self._writer.checkpoints.problem, self._mirror.problem) if text]
+
+    async def append(self, entry: Entry) -> None:
+        """Returns when the entry's row is durable. Raises `AuditUnavailable` when it could not be made so."""
+        await self._writer.append(entry)
+
+    async def append_refusal(self, entry: Entry) -> None:
+        """Like `append`, but above the budget of one agent and second it only counts: see `flood.py`."""
+        if not self.available:
+            raise self._writer.unavailable()
+        if self._flood.takes(entry, now=self._monotonic(), time_s=self._clock()):
+            self._counted.set()
+        else:
+            await self._writer.append(entry)
+
+    async def write_summaries(self) -> None:
+        """Make the counts of all seconds that are over durable."""
+        await self._write_summaries(self._monotonic())
+
+    async def _write_summaries(self, now: float) -> None:
+        summaries = self._flood.take_due(now)
+        results = await asyncio.gather(*map(self._writer.append, summaries), return_exceptions=True)
+        self._flood.put_back(
+            summary for summary, failure in zip(summaries, results, strict=True) if failure is not None
+        )
+        for failure in results:
+            if failure is not None:
+                raise failure
+
+    async def summarise_floods(self) -> None:
+        """Write each second's summaries at its end, until cancelled."""
+        while True:
+            await self._counted.wait()
+            await asyncio.sleep(1 - self._monotonic() % 1)
+            with suppress(AuditUnavailable):  # the counts are kept and tried again in a second
+                await self.write_summaries()
+            if not self._flood.has_counts:
+                self._counted.clear()
+
+    async def query(
+        self, wanted: reading.Filter, *, limit: int = 100, order: Literal["newest", "oldest"] = "newest"
+    ) -> reading.Page:
+        """Rows that fit, newest first unless asked otherwise."""
+        return await asyncio.to_thread(reading.query, self.files, wanted, limit=limit, order=order)
+
+    async def stats(self, wanted: reading.Filter | None = None) -> reading.Stats:
+        """Figures over the rows that fit."""
+        return await asyncio.to_thread(reading.stats, self.files, wanted or reading.Filter())
+
+    async def unknown_outcomes(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Calls that were begun and of which nobody knows how they ended, newest first; for doctor."""
+        return (await self.query(reading.Filter(status="unknown"), limit=limit)).rows
+
+    async def verify(
+        self, *, progress: verification.Progress | None = None, deep: bool = False
+    ) -> verification.Verdict:
+        """Check the whole record, beside the running service. `progress` is called on another thread."""
+        async with self._reorganising:
+            return await asyncio.to_thread(
+                verification.verify, self.files, progress=progress, deep=deep, head=self.head
+            )
+
+    async def export_jsonl(
+        self, path: Path, *, after: int | None = None, through: int | None = None
+    ) -> export.Exported:
+        """Write rows (all that are there, or those after one and up to another) with their chain; see `export.verify_export`."""
+        async with self._reorganising:
+            base = self._writer.checkpoints.base
+            start = base if after is None else await self._place(after)
+            end = self.head.seq if through is None else min(through, self.head.seq)
+            try:
+                exported = await asyncio.to_thread(
+                    lambda: export.export_jsonl(
+                        self.files,
+                        path,
+                        daemon_id=self.daemon_id,
+                        after=start,
+                        through=end,
+                        key=read_key(self.files.key),
+                    )
+                )
+            except Broken as error:
+                raise Conflict(
+                    f"nothing was exported: {error}", hint="`ksi audit verify` shows what is wrong"
+                ) from error
+            if exported.last_seq is not None:
+                await self._writer.run(lambda: self._mark_exported(start.seq, exported.last_seq or 0))
+            return exported
+
+    async def export_csv(self, path: Path, wanted: reading.Filter | None = None) -> export.Exported:
+        """Write rows that fit for a spreadsheet. Does not count as an export for retention: it does not keep the chain."""
+        return await asyncio.to_thread(export.export_csv, self.files, path, wanted or reading.Filter())
+
+    async def retain(
+        self, *, keep_days: float | None = None, keep_rows: int | None = None, force: bool = False
+    ) -> retention.Retained:
+        """Drop the rows from the start of the chain that are too old or too many; the caller records that it asked for it."""
+        async with self._reorganising:
+            ledger, checkpoints = self._writer.ledger, self._writer.checkpoints
+            cut = await asyncio.to_thread(
+                lambda: retention.last_to_drop(
+                    self.files,
+                    self.daemon_id,
+                    head=ledger.head,
+                    keep_days=keep_days,
+                    keep_rows=keep_rows,
+                    now_s=self._clock(),
+                )
+            )
+            retained = await self._writer.run(lambda: retention.sign_base(ledger, checkpoints, cut, force=force))
+            while retained.dropped and await self._writer.run(lambda: retention.drop_slice(ledger, checkpoints)):
+                pass
+            return retained
+
+    async def _place(self, seq: int) -> Head:
+        base = self._writer.checkpoints.base
+        if seq == base.seq:
+            return base
+        found = await self._writer.run(lambda: self._writer.ledger.hash_at(seq))
+        if found is None:
+            raise Invalid(f"there is no row {seq}", hint=f"rows {base.seq + 1} to {self.head.seq} are there")
+        return Head(seq, found)
+
+    def _mark_exported(self, start: int, last: int) -> None:
+        """Remember, signed, how far the record was exported without a hole."""
+        checkpoints = self._writer.checkpoints
+        if start > max(checkpoints.exported_through, checkpoints.base.seq) or last <= checkpoints.exported_through:
+            return
+        if not checkpoints.sign(self._writer.ledger, "exported", exported_through=last):
+            raise Unavailable(
+                f"the export is whole, but retention will not know of it: {checkpoints.problem}",
+                hint="make room for the anchor file, then export again",
+            )
+
+    async def close(self) -> None:
+        """Write the last summaries, sign the end."""
+        with suppress(AuditUnavailable):  # told by the alarm; there is no later
+            await self._write_summaries(self._monotonic() + 1)
+        await self._writer.close()
+        await asyncio.to_thread(self._mirror.close)
+
+
+@asynccontextmanager
+async def open_audit(
+    var_dir: Path,
+    *,
+    log: Any,
+    on_alarm: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
+    connect: Connect = connect_writer,
+    retry_s: float = RETRY_S,
+) -> AsyncIterator[Audit]:
+    """Open the record under `var_dir`, made on the first start. Raises `BadData` when it is not as it was left.
+
+    `on_alarm` is called on the event loop with a sentence when something begins to be wrong. Calls that a crash cut short get an
+    outcome row with status "unknown" before this yields.
+    """
+    loop = asyncio.get_running_loop()
+
+    def alarm(text: str) -> None:
+        log.error("audit alarm", alarm=text)
+        if on_alarm is not None:
+            loop.call_soon_threadsafe(on_alarm, text)
+
+    def tell(line: Checkpoint) -> None:
+        log.info(
+            "audit checkpoint",
+            **{name: getattr(line, name) for name in ("kind", "daemon_id", "seq", "hash", "rows", "mac")},
+        )
+
+    files = Files.under(var_dir)
+    opened = await asyncio.to_thread(open_files, files, clock())
+    ledger = await asyncio.to_thread(Ledger, opened, connect)
+    checkpoints = Checkpoints(opened.anchor, tell, on_alarm=alarm, clock=clock, monotonic=monotonic)
+    mirror = Mirror(files.mirror, alarm)
+    writer = Writer(ledger, checkpoints, mirror, on_alarm=alarm, clock=clock, monotonic=monotonic, retry_s=retry_s)
+    mirror.start()
+    writer.start()
+    audit = Audit(files, writer, mirror, clock=clock, monotonic=monotonic)
+    summarising = asyncio.create_task(audit.summarise_floods(), name="audit summaries")
+    try:
+        await writer.record_unknown_outcomes()
+        yield audit
+    finally:
+        summarising.cancel()
+        with suppress(asyncio.CancelledError):
+            await summarising
+        await audit.close()

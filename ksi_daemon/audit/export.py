@@ -1,0 +1,166 @@
+"""Takes the audit, or a part of it, out of the database: JSON lines that keep the chain and verify alone, or CSV for a spreadsheet.
+
+A JSON export has a first line with the place its rows follow, and a last line signed like a checkpoint: without it the export is not
+whole. Without the key one can check that its rows are a chain, with it that they are ours.
+"""
+
+import csv
+import hashlib
+import hmac
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from ksi_daemon.audit.chain import Broken, Head, checked
+from ksi_daemon.audit.entry import COLUMNS, Row
+from ksi_daemon.audit.files import SELECT, Files, reading, rows_after
+from ksi_daemon.audit.line import line_of, row_of
+from ksi_daemon.audit.reading import Filter, conditions
+from ksi_daemon.audit.verification import Verdict
+from ksi_daemon.database_file import sync_folder
+from ksi_daemon.errors import Conflict
+from ksi_daemon.log import printable
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What an export holds."""
+
+    path: str
+    rows: int
+    first_seq: int | None
+    last_seq: int | None
+
+
+class _Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    export: str = "ksi audit 1"
+    daemon_id: str
+    after_seq: int
+    after_hash: str
+
+
+class _End(msgspec.Struct, frozen=True, kw_only=True):
+    end: int  # the last row's seq
+    hash: str
+    rows: int
+    mac: str = ""
+
+    def signature(self, key: bytes, beginning: _Beginning) -> str:
+        signed = msgspec.json.encode([beginning, msgspec.structs.replace(self, mac="")])
+        return hmac.new(key, signed, hashlib.sha256).hexdigest()
+
+
+def export_jsonl(files: Files, path: Path, *, daemon_id: str, after: Head, through: int, key: bytes) -> Exported:
+    """Write the rows after `after` up to `through`, checking each on the way. Raises `Broken` rather than export a bad row."""
+    beginning = _Beginning(daemon_id=daemon_id, after_seq=after.seq, after_hash=after.hash.hex())
+    end = _End(end=after.seq, hash=after.hash.hex(), rows=0)
+    with _new_file(path) as out, reading(files.database) as connection:
+        out.write(msgspec.json.encode(beginning) + b"\n")
+        rows = _written(rows_after(connection, daemon_id, after.seq, through), out)
+        for seq, row_hash in checked(rows, daemon_id=daemon_id, after=after):
+            end = _End(end=seq, hash=row_hash.hex(), rows=end.rows + 1)
+        end = msgspec.structs.replace(end, mac=end.signature(key, beginning))
+        out.write(msgspec.json.encode(end) + b"\n")
+    return Exported(str(path), end.rows, after.seq + 1 if end.rows else None, end.end if end.rows else None)
+
+
+def _written(rows: Iterator[Row], out: BinaryIO) -> Iterator[Row]:
+    for row in rows:
+        out.write(line_of(row) + b"\n")
+        yield row
+
+
+def verify_export(path: Path, key: bytes | None = None) -> Verdict:
+    """Check an export by itself; with the hub's key also that it is the hub's own."""
+    good, rows, beginning = 0, 0, None
+    try:
+        with path.open("rb") as lines:
+            beginning = msgspec.json.decode(next(lines, b""), type=_Beginning)
+            after = Head(beginning.after_seq, bytes.fromhex(beginning.after_hash))
+            good, last_hash = after.seq, after.hash
+            reader = _ExportLines(lines)
+            for seq, row_hash in checked(reader.rows(after.seq), daemon_id=beginning.daemon_id, after=after):
+                good, last_hash, rows = seq, row_hash, rows + 1
+        end = reader.end
+        if end is None or (end.end, end.hash, end.rows) != (good, last_hash.hex(), rows):
+            raise Broken(good + 1, "the end is missing: the export was cut")
+        if key is not None and not hmac.compare_digest(end.mac, end.signature(key, beginning)):
+            raise Broken(after.seq + 1, "the chain was recomputed: its end is not signed by this hub")
+    except (Broken, msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        bad = error.seq if isinstance(error, Broken) else good + 1
+        return Verdict(ok=False, rows=rows, last_seq=good, first_bad_seq=bad, problem=str(error))
+    return Verdict(ok=True, rows=rows, daemon_id=beginning.daemon_id, first_seq=after.seq + 1, last_seq=good)
+
+
+class _ExportLines:
+    """The rows of an export's lines, and its last line, once it was reached."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._lines = lines
+        self.end: _End | None = None
+
+    def rows(self, seq: int) -> Iterator[Row]:
+        for line in self._lines:
+            if self.end is not None:
+                raise Broken(seq + 1, "something follows the end")
+            if line.startswith(b'{"end":'):
+                self.end = msgspec.json.decode(line, type=_End)
+                continue
+            seq += 1
+            try:
+                row = row_of(line)
+            except ValueError as error:
+                raise Broken(seq, str(error)) from error
+            yield row
+
+
+def export_csv(files: Files, path: Path, wanted: Filter) -> Exported:
+    """Write the rows that fit as CSV, oldest first. Nothing in it is a formula to a spreadsheet or an order to a terminal."""
+    where, values = conditions(wanted)
+    rows: int = 0
+    first: int | None = None
+    last: int | None = None
+    with _new_file(path) as out, reading(files.database) as connection:
+        text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
+        table = csv.writer(text)
+        table.writerow(COLUMNS)
+        for row in connection.execute(f"{SELECT} WHERE {where} ORDER BY daemon_id, seq", values):
+            table.writerow([_cell(value) for value in row])
+            rows, first, last = rows + 1, first or row[1], row[1]
+        text.detach()
+    return Exported(str(path), rows, first, last)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.hex()
+    if not isinstance(value, str):
+        return str(value)
+    shown = value if value.isprintable() else printable(value)
+    return "'" + shown if value.startswith(FORMULA_STARTS) else shown
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """A private file that appears under its name only when it is whole and durable. Never overwrites."""
+    if path.exists():
+        raise Conflict(f"{path} is already there", hint="name a file that does not exist yet")
+    unfinished = path.with_name(path.name + ".unfinished")
+    handle = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(handle, "wb", buffering=1_000_000) as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(unfinished, path)  # unlike a rename, fails when somebody made it meanwhile
+        sync_folder(path.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)

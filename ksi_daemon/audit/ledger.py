@@ -1,0 +1,148 @@
+"""The chain being written: one connection, the head, and groups of rows that are kept whole or not at all.
+
+Blocking and single-threaded; the thread, the queue and the waiting callers are in `writer.py`.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+
+from ksi_daemon.audit.chain import Head, link
+from ksi_daemon.audit.entry import COLUMNS, FIELDS, Row
+from ksi_daemon.audit.files import SELECT, connect_writer
+from ksi_daemon.audit.opening import Opened
+
+Connect = Callable[[Path], sqlite3.Connection]
+
+PHASE, CALL_ID = FIELDS.index("phase"), FIELDS.index("call_id")
+HASH = COLUMNS.index("hash")
+LARGEST_STATEMENT = 64
+_PLACES = f"({', '.join('?' * len(COLUMNS))})"
+# One statement inserts many rows: each statement lets go of the interpreter lock once, and a busy event loop may keep it for 5 ms.
+_INSERTS = {
+    2**power: f"INSERT INTO entries VALUES {', '.join([_PLACES] * 2**power)}"  # noqa: S608 - only question marks
+    for power in range(LARGEST_STATEMENT.bit_length())
+}
+
+
+class Replaced(Exception):
+    """The database under our hands is no longer the one we wrote."""
+
+
+class Ledger:
+    """Appends rows to one daemon's chain. After a failure `reconnect` finds out what was really kept."""
+
+    def __init__(self, opened: Opened, connect: Connect = connect_writer) -> None:
+        self.daemon_id = opened.daemon_id
+        self.head = opened.head
+        self.open_intents: dict[str, int] = dict(opened.open_intents)
+        self._path = opened.files.database
+        self._connect = connect
+        self._connection = connect(self._path)
+        self._file = self._path.stat().st_ino
+
+    def append(self, entries: Sequence[Row]) -> list[Row]:
+        """Write rows (given without daemon_id, seq and hashes) in one durable transaction; returns them whole.
+
+        Raises `sqlite3.Error`, `OSError` or `Replaced`; then nothing was kept and the head has not moved.
+        """
+        self._refuse_another_file()
+        rows: list[Row] = []
+        seq, row_hash = self.head.seq, self.head.hash
+        for entry in entries:
+            seq += 1
+            prev_hash, fields = row_hash, (self.daemon_id, seq, *entry)
+            row_hash = link(fields, prev_hash)
+            rows.append((*fields, prev_hash, row_hash))
+        self._insert(rows)
+        self.head = Head(seq, row_hash)
+        for row in rows:
+            self._follow(row)
+        return rows
+
+    def _refuse_another_file(self) -> None:
+        """Rows in a file without a name are lost at the next start; and SQLite would take our log for the new file's."""
+        if self._path.stat().st_ino != self._file:
+            raise Replaced(f"{self._path} was replaced under the running daemon: put the right file back, or restart")
+
+    def _insert(self, rows: list[Row]) -> None:
+        execute = self._connection.execute
+        if len(rows) in _INSERTS:
+            execute(_INSERTS[len(rows)], list(chain.from_iterable(rows)))  # commits by itself
+            return
+        execute("BEGIN IMMEDIATE")
+        try:
+            start = 0
+            while start < len(rows):
+                size = min(LARGEST_STATEMENT, 1 << (len(rows) - start).bit_length() - 1)
+                execute(_INSERTS[size], list(chain.from_iterable(rows[start : start + size])))
+                start += size
+            execute("COMMIT")
+        except sqlite3.Error:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+            raise
+
+    def _follow(self, row: Row) -> None:
+        """Keep track of calls begun and not yet ended."""
+        if row[PHASE] == "intent":
+            self.open_intents[str(row[CALL_ID])] = int(row[1] or 0)
+        elif row[PHASE] == "outcome":
+            self.open_intents.pop(str(row[CALL_ID]), None)
+
+    def reconnect(self) -> None:
+        """A new connection after a failure, and the head as it really is: a commit that failed may still have been kept."""
+        self._refuse_another_file()
+        self._connection.close()
+        self._connection = self._connect(self._path)
+        found = self._connection.execute(
+            "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (self.daemon_id, self.head.seq)
+        ).fetchone()
+        if found is None or found[0] != self.head.hash:
+            raise Replaced(f"row {self.head.seq}, which was durable, is no longer in {self._path}")
+        for row in self.rows_after_head():
+            if row[HASH] != link(row[: len(FIELDS)], self.head.hash):
+                raise Replaced(f"row {row[1]!r} of {self._path} was not written by this daemon")
+            self.head = Head(self.head.seq + 1, bytes(row[HASH]))  # type: ignore[arg-type]
+            self._follow(row)
+
+    def rows_after_head(self) -> list[Row]:
+        """Rows in the file that we do not know to be there."""
+        return self._connection.execute(
+            f"{SELECT} WHERE daemon_id = ? AND seq > ? ORDER BY seq", (self.daemon_id, self.head.seq)
+        ).fetchall()
+
+    def unknown_outcomes(self) -> list[Row]:
+        """For each intent without an outcome, the outcome row (as `append` takes it) that says that nobody knows how it ended."""
+        places = {name: FIELDS.index(name) - 2 for name in ("phase", "status", "reason", "details")}
+        rows: list[Row] = []
+        for seq in self.open_intents.values():
+            found = self._connection.execute(
+                f"{SELECT} WHERE daemon_id = ? AND seq = ?", (self.daemon_id, seq)
+            ).fetchone()
+            fields = list(found[2 : len(FIELDS)])
+            fields[places["phase"]], fields[places["status"]] = "outcome", "unknown"
+            fields[places["reason"]] = "the daemon ended before this call did"
+            fields[places["details"]] = f'{{"intent":{seq}}}'
+            rows.append(tuple(fields))
+        return rows
+
+    def hash_at(self, seq: int) -> bytes | None:
+        """The hash of a row, if it is there."""
+        found = self._connection.execute(
+            "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (self.daemon_id, seq)
+        ).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def drop_through(self, seq: int, limit: int) -> int:
+        """Delete at most `limit` of the oldest rows up to `seq`; returns how many."""
+        return self._connection.execute(
+            "DELETE FROM entries WHERE daemon_id = ?1 AND seq <= ?2 AND seq < ?3 + "
+            "(SELECT min(seq) FROM entries WHERE daemon_id = ?1)",
+            (self.daemon_id, seq, limit),
+        ).rowcount
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()

@@ -1,0 +1,174 @@
+"""The audit's files at a start: made on the first one, and on every later one checked before anything is added to them.
+
+The check is quick whatever the length of the record: that no row is missing, that the last signed checkpoint is in the chain, and
+that the rows after it follow. `verification.py` reads everything.
+"""
+
+import secrets
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from ksi_daemon.audit.anchor import (
+    KEY_BYTES,
+    Anchor,
+    BrokenAnchor,
+    Checkpoint,
+    cut_unfinished_line,
+    read_key,
+    read_last_line,
+    write_key,
+)
+from ksi_daemon.audit.chain import START, Broken, Head, checked, link
+from ksi_daemon.audit.entry import COLUMNS, Entry, fields_after_seq
+from ksi_daemon.audit.files import MIGRATIONS, Files, rows_after
+from ksi_daemon.database_file import APPLICATION_ID, create_file, migrate_file, opened, refuse_damage, sync_folder
+from ksi_daemon.errors import BadData
+from ksi_daemon.notice import iso_time
+
+INSERT = f"INSERT INTO entries VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - only question marks
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A sound audit, ready to be continued."""
+
+    files: Files
+    daemon_id: str
+    head: Head
+    anchor: Anchor
+    open_intents: dict[str, int]  # the seq of each call that was begun and whose end is not recorded
+
+
+def open_files(files: Files, now_s: float) -> Opened:
+    """Check the audit, or make it on the first start. Raises `BadData` when what is there is not what was left."""
+    try:
+        if not files.key.exists():
+            _begin(files, now_s)
+        return _check(files)
+    except (Broken, BrokenAnchor) as error:
+        raise BadData(f"the audit in {files.database} is not as it was left: {error}. {files.way_out}") from error
+    except sqlite3.DatabaseError as error:
+        raise BadData(f"the audit in {files.database} cannot be read: {error}. {files.way_out}") from error
+
+
+def _begin(files: Files, now_s: float) -> None:
+    """The first start. The key is made last: until it is there, nothing was recorded and a new try may start over."""
+    if not _never_finished(files):
+        raise BadData(
+            f"{files.key} is gone (or the database is not one that a first start made), so the audit's checkpoints cannot be checked. {files.way_out}"
+        )
+    for leftover in (*_database_files(files.database), files.anchor):
+        leftover.unlink(missing_ok=True)
+    daemon_id = secrets.token_hex(8)
+    create_file(files.database)
+    with opened(files.database) as connection:
+        migrate_file(connection, MIGRATIONS)
+        connection.execute("PRAGMA journal_mode = WAL")
+        first = fields_after_seq(Entry(type="system", event="audit:created"), now_s)
+        fields = (daemon_id, 1, *first)
+        first_hash = link(fields, START.hash)
+        connection.execute(INSERT, (*fields, START.hash, first_hash))
+    sync_folder(files.database.parent)
+    key = secrets.token_bytes(KEY_BYTES)
+    line = Checkpoint(kind="first", daemon_id=daemon_id, seq=1, hash=first_hash.hex(), rows=1, time=iso_time(now_s))
+    Anchor(files.anchor, key, None).append(line)
+    sync_folder(files.anchor.parent)
+    write_key(files.key, key)
+
+
+def _never_finished(files: Files) -> bool:
+    """Whether there is nothing yet, or no more than a first start leaves that was killed before its end."""
+    if files.anchor.exists() and files.anchor.read_bytes().count(b"\n") > 1:
+        return False
+    if not files.database.exists():
+        return not files.anchor.exists()
+    if files.database.stat().st_size == 0:
+        return False  # ours are made under another name and are never empty
+    with opened(files.database) as connection:
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            return False
+        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+            return True
+        return bool(connection.execute("SELECT count(*) <= 1 FROM entries").fetchone()[0])
+
+
+def _database_files(path: Path) -> tuple[Path, ...]:
+    return tuple(path.with_name(path.name + ending) for ending in ("", "-wal", "-shm"))
+
+
+def _check(files: Files) -> Opened:
+    if not files.anchor.exists():
+        raise BadData(f"{files.anchor} is gone, so nothing shows that the audit is whole. {files.way_out}")
+    if not files.database.exists():
+        raise BadData(f"{files.database} is gone, though {files.key.name} shows that it was there. {files.way_out}")
+    key = read_key(files.key)
+    last = read_last_line(files.anchor, key)
+    cut_unfinished_line(files.anchor)
+    refuse_damage(files.database, len(MIGRATIONS), way_out=files.way_out)
+    with opened(files.database) as connection:
+        migrate_file(connection, MIGRATIONS)
+        _finish_retention(connection, last)
+        _refuse_missing_rows(connection, last)
+        head = Head(last.seq, bytes.fromhex(last.hash))
+        for seq, row_hash in checked(
+            rows_after(connection, last.daemon_id, last.seq), daemon_id=last.daemon_id, after=head
+        ):
+            head = Head(seq, row_hash)
+        open_intents = _open_intents(connection, last)
+    return Opened(
+        files=files,
+        daemon_id=last.daemon_id,
+        head=head,
+        anchor=Anchor(files.anchor, key, last),
+        open_intents=open_intents,
+    )
+
+
+def _finish_retention(connection: sqlite3.Connection, last: Checkpoint) -> None:
+    """Rows that retention had already signed off, but was killed before it dropped them."""
+    connection.execute("DELETE FROM entries WHERE daemon_id = ? AND seq <= ?", (last.daemon_id, last.base_seq))
+
+
+def _refuse_missing_rows(connection: sqlite3.Connection, last: Checkpoint) -> None:
+    rows = connection.execute("SELECT count(*) FROM entries").fetchone()[0]
+    oldest, newest = connection.execute(
+        "SELECT (SELECT seq FROM entries WHERE daemon_id = ?1 ORDER BY seq LIMIT 1), "
+        "(SELECT seq FROM entries WHERE daemon_id = ?1 ORDER BY seq DESC LIMIT 1)",
+        (last.daemon_id,),
+    ).fetchone()
+    if oldest is None:
+        raise Broken(last.base_seq + 1, "the database has no row of this daemon: it was emptied or replaced")
+    if newest < last.seq:
+        raise Broken(newest + 1, f"the tail was cut: rows up to {last.seq} were signed for")
+    if oldest != last.base_seq + 1 or rows != newest - last.base_seq:
+        raise Broken(
+            last.base_seq + 1,
+            f"rows {last.base_seq + 1} to {newest} should be there, but there are {rows} from {oldest} on",
+        )
+    signed = connection.execute(
+        "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (last.daemon_id, last.seq)
+    ).fetchone()
+    if signed[0] != bytes.fromhex(last.hash):
+        raise Broken(last.seq, "the chain was recomputed or replaced: it has not the hash of the signed checkpoint")
+
+
+def _open_intents(connection: sqlite3.Connection, last: Checkpoint) -> dict[str, int]:
+    """Intents without an outcome: those open at the last checkpoint or begun after it, less those that ended after it."""
+    pending: dict[str, int] = {}
+    for seq in last.open:
+        row = connection.execute(
+            "SELECT call_id FROM entries WHERE daemon_id = ? AND seq = ?", (last.daemon_id, seq)
+        ).fetchone()
+        if row is None:
+            raise Broken(seq, "it is missing, though its call had not ended at the last checkpoint")
+        pending[row[0]] = seq
+    for seq, phase, call_id in connection.execute(
+        "SELECT seq, phase, call_id FROM entries WHERE daemon_id = ? AND seq > ? ORDER BY seq",
+        (last.daemon_id, last.seq),
+    ):
+        if phase == "intent":
+            pending[call_id] = seq
+        elif phase == "outcome":
+            pending.pop(call_id, None)
+    return pending

@@ -1,0 +1,146 @@
+"""Reads a whole audit and says whether it is the one that was written: the chain row by row, and the signed checkpoints against it.
+
+Found are a flipped bit, a missing row, swapped rows, a cut tail and a recomputed chain. Not found, without the running daemon's own
+memory of its head, is a change to rows after the last checkpoint by someone who recomputes their hashes: at most 1,000 rows or 60 s,
+and none after a clean stop.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+import msgspec
+
+from ksi_daemon.audit.anchor import BrokenAnchor, Checkpoint, read_key, read_last_line, read_lines
+from ksi_daemon.audit.chain import Broken, Head, checked
+from ksi_daemon.audit.files import Files, reading, rows_after
+from ksi_daemon.errors import BadData
+
+PROGRESS_ROWS = 20_000
+
+Progress = Callable[[int, int], None]  # rows checked, rows in all
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verification found. `first_bad_seq` is the first row that cannot be vouched for."""
+
+    ok: bool
+    rows: int
+    daemon_id: str | None = None
+    first_seq: int | None = None
+    last_seq: int | None = None
+    first_bad_seq: int | None = None
+    problem: str | None = None
+    checkpoints: int = 0
+    last_checkpoint_seq: int | None = None
+    duration_s: float = 0.0
+    rows_per_s: int = 0
+
+
+def verify(files: Files, *, progress: Progress | None = None, deep: bool = False, head: Head | None = None) -> Verdict:
+    """Check everything, on a connection of its own that can only read. `deep` also checks the indexes that queries use.
+
+    `head` is the running daemon's own memory of its last row.
+    """
+    started = time.perf_counter()
+    reader = _Reader(files, progress, head)
+    try:
+        reader.read()
+        if deep:
+            reader.check_indexes()
+    except (Broken, BrokenAnchor, BadData, OSError, sqlite3.Error) as error:
+        if reader.base_has_moved():
+            return verify(files, progress=progress, deep=deep)  # retention dropped rows while we read
+        return reader.verdict(started, error)
+    return reader.verdict(started, None)
+
+
+class _Reader:
+    def __init__(self, files: Files, progress: Progress | None, head: Head | None) -> None:
+        self._files = files
+        self._progress = progress
+        self._head = head
+        self._lines: list[Checkpoint] = []
+        self._rows = 0
+        self._good = 0
+
+    def read(self) -> None:
+        files = self._files
+        self._lines = list(read_lines(files.anchor, read_key(files.key)))
+        if not self._lines:
+            raise BrokenAnchor(1, "is not there: the file is empty or cut")
+        if not files.database.exists() or files.database.stat().st_size == 0:
+            raise Broken(self._lines[-1].base_seq + 1, "the database is gone or empty")
+        last = self._lines[-1]
+        self._good = last.base_seq
+        with reading(files.database) as connection:
+            newest = connection.execute(
+                "SELECT max(seq) FROM entries WHERE daemon_id = ?", (last.daemon_id,)
+            ).fetchone()[0]
+            through = max(last.seq, newest or 0)
+            rows = rows_after(connection, last.daemon_id, last.base_seq, through)
+            self._check(checked(rows, daemon_id=last.daemon_id, after=last.base), total=through - last.base_seq)
+        if self._head is not None:
+            last = msgspec.structs.replace(last, seq=max(last.seq, self._head.seq))
+        if self._good < last.seq:
+            raise Broken(self._good + 1, f"the tail was cut: rows up to {last.seq} were signed for")
+
+    def _check(self, good_rows: Iterable[tuple[int, bytes]], *, total: int) -> None:
+        signed = self._signed_places()
+        place = next(signed, None)
+        vouched = self._good
+        try:
+            for seq, row_hash in good_rows:
+                if place is not None and seq == place.seq:
+                    if row_hash != place.hash:
+                        raise Broken(
+                            vouched + 1,
+                            f"the chain was recomputed: its hash at row {seq} is not the signed one, so rows {vouched + 1} to {seq} are not ours",
+                        )
+                    vouched = seq
+                    place = next(signed, None)
+                self._good = seq
+                self._rows += 1
+                if self._progress is not None and self._rows % PROGRESS_ROWS == 0:
+                    self._progress(self._rows, total)
+        except (sqlite3.Error, UnicodeError) as error:
+            raise Broken(self._good + 1, f"it cannot be read ({error})") from error
+        if self._progress is not None:
+            self._progress(self._rows, total)
+
+    def _signed_places(self) -> Iterator[Head]:
+        """The checkpoints in order, each place once, and at the end the place the daemon itself remembers."""
+        places = {line.seq: bytes.fromhex(line.hash) for line in self._lines if line.seq > self._lines[-1].base_seq}
+        if self._head is not None:
+            places.setdefault(self._head.seq, self._head.hash)
+        return (Head(seq, places[seq]) for seq in sorted(places))
+
+    def check_indexes(self) -> None:
+        with reading(self._files.database) as connection:
+            found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise sqlite3.DatabaseError(f"the rows are whole, but the database around them is not: {found}")
+
+    def base_has_moved(self) -> bool:
+        with suppress(OSError, BrokenAnchor, BadData):
+            key = read_key(self._files.key)
+            return bool(self._lines) and read_last_line(self._files.anchor, key).base_seq != self._lines[-1].base_seq
+        return False
+
+    def verdict(self, started: float, error: Exception | None) -> Verdict:
+        duration_s = time.perf_counter() - started
+        last = self._lines[-1] if self._lines else None
+        return Verdict(
+            ok=error is None,
+            rows=self._rows,
+            daemon_id=last.daemon_id if last else None,
+            first_seq=last.base_seq + 1 if last else None,
+            last_seq=self._good if last else None,
+            first_bad_seq=error.seq if isinstance(error, Broken) else None,
+            problem=None if error is None else str(error),
+            checkpoints=len(self._lines),
+            last_checkpoint_seq=last.seq if last else None,
+            duration_s=round(duration_s, 3),
+            rows_per_s=int(self._rows / duration_s) if duration_s else 0,
+        )

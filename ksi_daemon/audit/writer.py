@@ -1,0 +1,264 @@
+"""The one writer of the audit: a thread that takes entries from the event loop and makes them durable in groups.
+
+Sequence numbers and hashes are made here, so the order of the chain is the order of the commits. Whoever appended an entry waits for
+its group: one wake-up of the loop for each. When a group cannot be written, everyone in it is refused with `AuditUnavailable`, and
+so is everyone after, until a probe row could be written.
+"""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from ksi_daemon.audit.checkpoints import Checkpoints
+from ksi_daemon.audit.entry import Entry, Row, fields_after_seq
+from ksi_daemon.audit.ledger import Ledger, Replaced
+from ksi_daemon.audit.mirror import Mirror
+from ksi_daemon.errors import AuditUnavailable
+from ksi_daemon.notice import iso_time
+
+GROUP_LIMIT = 512
+RETRY_S = 1.0
+
+Answer = TypeVar("Answer")
+WRITE_FAILURES = (sqlite3.Error, OSError, Replaced)
+
+
+class _Waiting(NamedTuple):
+    entry: Entry
+    time_s: float
+    done: "asyncio.Future[None]"
+
+
+class _Job(NamedTuple):
+    """Something else to do between two groups."""
+
+    function: Callable[[], Any]
+    done: "asyncio.Future[Any]"
+
+
+class Writer:
+    """Owns the ledger from `start` to `close`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        checkpoints: Checkpoints,
+        mirror: Mirror,
+        *,
+        on_alarm: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.problem: str | None = None
+        self.ledger = ledger
+        self.checkpoints = checkpoints
+        self._mirror = mirror
+        self._on_alarm = on_alarm
+        self._clock = clock
+        self._monotonic = monotonic
+        self._retry_s = retry_s
+        self._failed_since = 0.0
+        self._failed_entries = 0
+        self._lost_outcomes: dict[str, Entry] = {}
+        self._crashed_calls = False  # whether calls of an earlier daemon still want their "unknown"
+        self._next_probe = 0.0
+        self._closed = False
+        self._batch: list[_Waiting] = []
+        self._queue: SimpleQueue[list[_Waiting] | _Job | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="audit writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    async def append(self, entry: Entry) -> None:
+        """Returns when the entry's row is durable. Raises `AuditUnavailable` when it could not be made so."""
+        if self.problem is not None or self._closed:
+            raise self.unavailable()
+        waiting = _Waiting(entry, self._clock(), self._loop.create_future())
+        if not self._batch:
+            self._loop.call_soon(self._hand_over)  # after everyone who is ready now: they share one commit
+        self._batch.append(waiting)
+        await waiting.done
+
+    def _hand_over(self) -> None:
+        if self._batch:
+            self._queue.put(self._batch)
+            self._batch = []
+
+    async def record_unknown_outcomes(self) -> None:
+        """Give every call that a crash cut short an outcome row that says so; now, or as soon as rows can be written."""
+        await self.run(self._record_unknown_outcomes)
+
+    def _record_unknown_outcomes(self) -> None:
+        self._crashed_calls = bool(self.ledger.open_intents)
+        try:
+            if self._crashed_calls:
+                self._kept(self.ledger.append(self._rows_of_crashed_calls()))
+                self._crashed_calls = False
+        except WRITE_FAILURES as error:
+            self._fail([], error)
+
+    def _rows_of_crashed_calls(self) -> list[Row]:
+        now = iso_time(self._clock())
+        return [(now, *row[1:]) for row in self.ledger.unknown_outcomes()]
+
+    async def run(self, function: Callable[[], Answer]) -> Answer:
+        """Run something on the writer's thread, between two groups."""
+        if self._closed:
+            raise self.unavailable()
+        self._hand_over()
+        job = _Job(function, self._loop.create_future())
+        self._queue.put(job)
+        answer: Answer = await job.done
+        return answer
+
+    async def close(self) -> None:
+        """Write what waits, sign the end, stop the thread."""
+        if not self._closed:
+            self._closed = True
+            self._hand_over()
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self.ledger.close()
+
+    def unavailable(self) -> AuditUnavailable:
+        return AuditUnavailable(
+            f"the audit cannot be written: {self.problem or 'it is closed'}",
+            hint="nothing is served until it can; the operator sees more in `ksi status` and var/log/ksi.jsonl",
+        )
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item = self._queue.get(timeout=self._idle_s())
+            except Empty:
+                self._between_groups()
+                continue
+            group: list[_Waiting] = []
+            while isinstance(item, list):
+                group += item
+                if len(group) >= GROUP_LIMIT or self._queue.empty():
+                    break
+                item = self._queue.get()
+            if group:
+                self._commit(group)
+            if isinstance(item, _Job):
+                self._do(item)
+            self._between_groups()
+            if item is None:
+                if self.problem is None:
+                    self.checkpoints.sign(self.ledger, "closed")
+                return
+
+    def _idle_s(self) -> float:
+        return self._retry_s if self.problem is not None else self.checkpoints.due_in_s(self._monotonic())
+
+    def _between_groups(self) -> None:
+        now = self._monotonic()
+        if self.problem is not None:
+            if now >= self._next_probe:
+                self._probe()
+        elif self.checkpoints.is_due(now):
+            self.checkpoints.sign(self.ledger, "checkpoint")
+
+    def _commit(self, group: list[_Waiting]) -> None:
+        entries: list[Row] = []
+        refused: list[tuple[asyncio.Future[None], Exception]] = []
+        for waiting in group:
+            try:
+                entries.append(fields_after_seq(waiting.entry, waiting.time_s))
+            except Exception as error:  # noqa: BLE001 - whatever its arguments do when read, only its own caller fails
+                refused.append((waiting.done, error))
+        try:
+            if self.problem is not None:
+                raise self.unavailable()
+            rows = self.ledger.append(entries) if entries else []
+        except (*WRITE_FAILURES, AuditUnavailable) as error:
+            self._fail(group, error)
+            return
+        self._loop.call_soon_threadsafe(_settle, [waiting.done for waiting in group], refused)
+        if rows:
+            self._kept(rows)
+
+    def _fail(self, group: list[_Waiting], error: Exception) -> None:
+        self._failed_entries += len(group)
+        for waiting in group:
+            if waiting.entry.phase == "outcome" and waiting.entry.call_id is not None:
+                self._lost_outcomes[waiting.entry.call_id] = waiting.entry
+        if self.problem is None:
+            self.problem = str(error)
+            self._failed_since = self._monotonic()
+            self._next_probe = self._failed_since + self._retry_s
+            self._on_alarm(f"the audit cannot be written, so nothing is served: {error}")
+        self._loop.call_soon_threadsafe(_settle, [], [(waiting.done, self.unavailable()) for waiting in group])
+
+    def _probe(self) -> None:
+        """Try a real row: it tells later readers of the gap in the service."""
+        try:
+            self.ledger.reconnect()
+            entries = [self._recovery(), *self._unknown_outcomes()]
+            crashed = self._rows_of_crashed_calls() if self._crashed_calls else []
+            rows = self.ledger.append([fields_after_seq(entry, self._clock()) for entry in entries] + crashed)
+        except WRITE_FAILURES as error:
+            self.problem = str(error)
+            self._next_probe = self._monotonic() + self._retry_s
+            return
+        self.problem = None
+        self._crashed_calls = False
+        self._failed_entries = 0
+        self._lost_outcomes.clear()
+        self._kept(rows)
+
+    def _kept(self, rows: list[Row]) -> None:
+        self.checkpoints.count(len(rows))
+        self._mirror.put(rows)
+
+    def _recovery(self) -> Entry:
+        details = {
+            "unavailable_s": round(self._monotonic() - self._failed_since, 3),
+            "refused_entries": self._failed_entries,
+        }
+        return Entry(type="system", event="audit:recovered", reason=self.problem, details=details)
+
+    def _unknown_outcomes(self) -> list[Entry]:
+        """Calls whose end came while it could not be recorded, and whose caller was told so."""
+        reason = "its end came while the audit could not be written"
+        return [
+            msgspec.structs.replace(entry, status="unknown", reason=reason, details={"ended_as": entry.status})
+            for call_id, entry in self._lost_outcomes.items()
+            if call_id in self.ledger.open_intents
+        ]
+
+    def _do(self, job: _Job) -> None:
+        try:
+            answer = job.function()
+        except WRITE_FAILURES as error:
+            failure = AuditUnavailable(f"the audit could not do that: {error}", hint="`ksi status` shows its alarms")
+            self._loop.call_soon_threadsafe(_settle, [], [(job.done, failure)])
+        except Exception as error:  # noqa: BLE001 - it is raised again where the job was asked for
+            self._loop.call_soon_threadsafe(_settle, [], [(job.done, error)])
+        else:
+            self._loop.call_soon_threadsafe(_answer, job.done, answer)
+
+
+def _settle(kept: Sequence["asyncio.Future[None]"], refused: Sequence[tuple["asyncio.Future[Any]", Exception]]) -> None:
+    for future, error in refused:
+        if not future.done():
+            future.set_exception(error)
+    for future in kept:
+        if not future.done():
+            future.set_result(None)
+
+
+def _answer(future: "asyncio.Future[Any]", answer: Any) -> None:
+    if not future.done():
+        future.set_result(answer)

@@ -1,0 +1,189 @@
+"""Agents: who may connect, with which profile, and the brake to stop them all."""
+
+from typing import Any
+
+from ksi_daemon.control import Control
+from ksi_daemon.gate.gate import Gate
+from ksi_daemon.gate.rights import Rights
+from ksi_daemon.identifiers import new_id
+from ksi_daemon.notice import iso_time
+from ksi_daemon.plugin import Context, Field, Invalid, Nothing, Params, Plugin, Result
+from ksi_daemon.store.agents import Agent, Credential
+
+plugin = Plugin("agent", uses=[Rights, Gate, Control])
+plugin.announces("agent:registered", "An agent was added; data has its id and profile.")
+plugin.announces("agent:removed", "An agent is gone, with its tokens and grants.")
+plugin.announces("agent:frozen", "Agents may do nothing until they are unfrozen; data names them.")
+plugin.announces("agent:unfrozen", "Agents may act again; data names them.")
+
+NAME = Field(max_length=64, description="The agent's id: letters, digits and . _ -")
+
+
+class Register(Params):
+    agent_id: str = NAME
+    profile: str = Field(
+        "standard", max_length=32, description="restricted, standard, researcher, trusted, or your own."
+    )
+    parent_id: str | None = Field(None, max_length=64, description="An agent that this one may never exceed.")
+    note: str = Field("", max_length=500, description="What it is for.")
+
+
+class Registered(Result):
+    agent_id: str
+    profile: str
+    token: str = Field(description="Its secret, shown this once.")
+    credential_id: str
+    url: str
+
+
+@plugin.handles("agent:register", operator_only=True)
+async def register(ctx: Context, params: Register) -> Registered:
+    """Add an agent and make its first token, which is shown only in this answer."""
+    rights = ctx.capability(Rights)
+    agent = await rights.add_agent(
+        params.agent_id, params.profile, parent_id=params.parent_id, note=params.note, by=ctx.principal.name
+    )
+    credential, secret = await rights.add_credential(
+        agent.agent_id,
+        Credential(
+            credential_id=new_id(),
+            agent_id=agent.agent_id,
+            digest="",
+            label="first",
+            created_at=agent.created_at,
+            created_by=ctx.principal.name,
+        ),
+    )
+    ctx.notify("agent:registered", {"agent_id": agent.agent_id, "profile": agent.profile})
+    return Registered(
+        agent_id=agent.agent_id,
+        profile=agent.profile,
+        token=secret,
+        credential_id=credential.credential_id,
+        url=ctx.capability(Control).url,
+    )
+
+
+class Shown(Result):
+    agent_id: str
+    profile: str
+    parent_id: str | None
+    frozen: bool
+    note: str
+    created_at: str
+    created_by: str
+    tokens: int
+    grants: int
+    last_used_at: str | None
+
+
+class Agents(Result):
+    agents: list[Shown]
+
+
+@plugin.handles("agent:list", reads=True, operator_only=True)
+async def list_agents(ctx: Context, params: Nothing) -> Agents:
+    """List every agent."""
+    rights = ctx.capability(Rights)
+    return Agents(agents=[_shown(rights, agent) for agent in rights.agents.values()])
+
+
+class Name(Params):
+    agent_id: str = NAME
+
+
+class Details(Shown):
+    children: list[str]
+    rules: list[dict[str, Any]]
+    credentials: list[dict[str, Any]]
+
+
+@plugin.handles("agent:get", reads=True, operator_only=True)
+async def get(ctx: Context, params: Name) -> Details:
+    """Show one agent: its rules and where each comes from, its tokens, its children."""
+    rights = ctx.capability(Rights)
+    agent = rights.agent(params.agent_id)
+    return Details(
+        **_shown(rights, agent).model_dump(),
+        children=sorted(rights.children(agent.agent_id)),
+        rules=[
+            {
+                "resource": rule.resource,
+                "access": rule.access,
+                "source": rule.source,
+                "expires_at": _iso(rule.expires_at),
+            }
+            for rule in rights.rules(agent)
+        ],
+        credentials=[
+            {"credential_id": one.credential_id, "kind": one.kind, "label": one.label, "ended": rights.ended(one)}
+            for one in rights.credentials.values()
+            if one.agent_id == agent.agent_id
+        ],
+    )
+
+
+class Removed(Result):
+    agent_id: str
+    removed: bool
+
+
+@plugin.handles("agent:remove", operator_only=True)
+async def remove(ctx: Context, params: Name) -> Removed:
+    """Remove an agent with its tokens and grants: its next call is nobody's."""
+    await ctx.capability(Rights).remove_agent(params.agent_id)
+    ctx.capability(Gate).buckets.forget(params.agent_id)
+    ctx.notify("agent:removed", {"agent_id": params.agent_id})
+    return Removed(agent_id=params.agent_id, removed=True)
+
+
+class Some(Params):
+    agent_id: str | None = Field(None, max_length=64, description="Which agent.")
+    all: bool = Field(False, description="Every agent, at once.")
+
+
+class Braked(Result):
+    agents: list[str]
+
+
+@plugin.handles("agent:freeze", operator_only=True)
+async def freeze(ctx: Context, params: Some) -> Braked:
+    """Stop one agent or all: no call of theirs is begun any more until they are unfrozen. Calls under way go on."""
+    return await _brake(ctx, params, frozen=True)
+
+
+@plugin.handles("agent:unfreeze", operator_only=True)
+async def unfreeze(ctx: Context, params: Some) -> Braked:
+    """Let one agent or all act again."""
+    return await _brake(ctx, params, frozen=False)
+
+
+async def _brake(ctx: Context, params: Some, *, frozen: bool) -> Braked:
+    rights = ctx.capability(Rights)
+    if params.all == (params.agent_id is not None):
+        raise Invalid("say either which agent or all, not both", hint="agent_id=NAME, or all=true")
+    chosen = list(rights.agents) if params.all else [rights.agent(params.agent_id or "").agent_id]
+    await rights.freeze(chosen, frozen=frozen)
+    ctx.notify("agent:frozen" if frozen else "agent:unfrozen", {"agents": chosen})
+    return Braked(agents=chosen)
+
+
+def _shown(rights: Rights, agent: Agent) -> Shown:
+    credentials = rights.live_credentials(agent.agent_id)
+    used = [used for one in credentials if (used := rights.last_used(one)) is not None]
+    return Shown(
+        agent_id=agent.agent_id,
+        profile=agent.profile,
+        parent_id=agent.parent_id,
+        frozen=agent.frozen,
+        note=agent.note,
+        created_at=iso_time(agent.created_at),
+        created_by=agent.created_by,
+        tokens=len(credentials),
+        grants=len(rights.grants.get(agent.agent_id, {})),
+        last_used_at=_iso(max(used, default=None)),
+    )
+
+
+def _iso(time_s: float | None) -> str | None:
+    return None if time_s is None else iso_time(time_s)

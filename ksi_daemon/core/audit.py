@@ -1,0 +1,136 @@
+"""Audit: the record of what was asked, allowed, refused and done; read it, count it, check it, carry it away."""
+
+from typing import Any, Literal
+
+from ksi_daemon.audit import Audit, Filter
+from ksi_daemon.core.moment import Moment, moment
+from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
+
+plugin = Plugin("audit", uses=[Audit])
+
+
+class Which(Params):
+    type: str | None = Field(
+        None,
+        max_length=32,
+        description="tool_call, resource_read, authorization, session, consent, admin, system or error.",
+    )
+    agent_id: str | None = Field(None, max_length=64, description="Only this agent's.")
+    sessionId: str | None = Field(None, max_length=64, description="Only this session's.")
+    event: str | None = Field(None, max_length=100, description="Only this event or tool.")
+    status: str | None = Field(None, max_length=32, description="ok, an error's code word, started or unknown.")
+    since: Moment | None = Field(None, description="Not before this ISO time, or this many seconds ago.")
+    until: Moment | None = Field(None, description="Not after this ISO time, or this many seconds ago.")
+
+
+class Query(Which):
+    limit: int = Field(100, ge=1, le=1000, description="How many at the most.")
+    after: int | None = Field(None, ge=0, description="Only rows after this seq, oldest first: for following.")
+
+
+class Rows(Result):
+    rows: list[dict[str, Any]]
+    more: bool
+
+
+class Stats(Result):
+    totalEvents: int
+    byType: dict[str, int]
+    byStatus: dict[str, int]
+    uniqueSessions: int
+    avgToolDurationMs: float
+    errorRate: float = Field(description="Percent.")
+
+
+class Verify(Params):
+    deep: bool = Field(False, description="Also compare every column with what was hashed.")
+
+
+class Verdict(Result):
+    ok: bool
+    rows: int
+    first_bad_seq: int | None
+    problem: str | None
+
+
+class Export(Params):
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,100}$", description="The file's name; it is written to var/exports/.")
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="jsonl keeps the chain and can be verified alone.")
+
+
+class Exported(Result):
+    path: str
+    rows: int
+
+
+class Retain(Params):
+    keep_days: float | None = Field(None, gt=0, description="Let go of rows older than this.")
+    keep_rows: int | None = Field(None, ge=1, description="Keep at most this many.")
+    force: bool = Field(False, description="Also rows that were never exported.")
+
+
+class Retained(Result):
+    dropped: int
+    first_seq: int = Field(description="The first row that is left.")
+
+
+@plugin.handles("audit:query", reads=True, operator_only=True)
+async def query(ctx: Context, params: Query) -> Rows:
+    """List rows by type, agent, session, event, status and time; newest first, or onwards from one when `after` is given."""
+    order: Literal["newest", "oldest"] = "newest" if params.after is None else "oldest"
+    page = await ctx.capability(Audit).query(_filter(params, after=params.after), limit=params.limit, order=order)
+    return Rows(rows=page.rows, more=page.more)
+
+
+@plugin.handles("audit:stats", reads=True, operator_only=True)
+async def stats(ctx: Context, params: Which) -> Stats:
+    """Count what happened: by type, by status, sessions, mean duration, share of failures."""
+    found = await ctx.capability(Audit).stats(_filter(params))
+    return Stats(
+        totalEvents=found.total_events,
+        byType=found.by_type,
+        byStatus=found.by_status,
+        uniqueSessions=found.unique_sessions,
+        avgToolDurationMs=found.avg_tool_duration_ms or 0.0,
+        errorRate=found.error_rate,
+    )
+
+
+@plugin.handles("audit:verify", reads=True, operator_only=True, timeout_s=600)
+async def verify(ctx: Context, params: Verify) -> Verdict:
+    """Check the whole record: every row's hash, the chain, and the signed checkpoints outside the database."""
+    found = await ctx.capability(Audit).verify(deep=params.deep)
+    return Verdict(ok=found.ok, rows=found.rows, first_bad_seq=found.first_bad_seq, problem=found.problem)
+
+
+@plugin.handles("audit:export", operator_only=True, timeout_s=600)
+async def export(ctx: Context, params: Export) -> Exported:
+    """Write the record to a file under var/exports/; never over one that is there."""
+    audit = ctx.capability(Audit)
+    folder = ctx.folder.parent.parent / "exports"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / params.name
+    made = await (audit.export_jsonl(path) if params.format == "jsonl" else audit.export_csv(path))
+    return Exported(path=made.path, rows=made.rows)
+
+
+@plugin.handles("audit:retain", operator_only=True, timeout_s=600)
+async def retain(ctx: Context, params: Retain) -> Retained:
+    """Let go of the oldest rows; the rest stays verifiable."""
+    made = await ctx.capability(Audit).retain(
+        keep_days=params.keep_days, keep_rows=params.keep_rows, force=params.force
+    )
+    return Retained(dropped=made.dropped, first_seq=made.first_seq)
+
+
+def _filter(params: Which, *, after: int | None = None) -> Filter:
+    return Filter(
+        type=params.type,
+        agent=params.agent_id,
+        session_id=params.sessionId,
+        event=params.event,
+        status=params.status,
+        since=moment("since", params.since),
+        until=moment("until", params.until),
+        after=after,
+    )

@@ -1,0 +1,132 @@
+"""Tokens: the secrets agents prove themselves with. A secret is shown once, when it is made."""
+
+from ksi_daemon.gate.rights import Rights
+from ksi_daemon.identifiers import new_id, time_of
+from ksi_daemon.notice import iso_time
+from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
+from ksi_daemon.store.agents import Credential
+
+plugin = Plugin("token", uses=[Rights])
+plugin.announces("token:revoked", "A token is no good any more; data has its id and its agent's.")
+
+ID = r"^[A-Za-z0-9._:-]{1,64}$"
+
+
+class Create(Params):
+    agent_id: str = Field(max_length=64, description="Whose token.")
+    label: str = Field("", max_length=100, description="What it is for.")
+    expires_in_s: float | None = Field(
+        None, gt=0, le=315_360_000, description="How long it works; without, until revoked."
+    )
+    conversation_id: str | None = Field(None, pattern=ID, description="Bind it to one conversation.")
+    completion_id: str | None = Field(None, pattern=ID, description="Bind it to one completion of that conversation.")
+
+
+class Created(Result):
+    credential_id: str
+    agent_id: str
+    token: str = Field(description="The secret, shown this once.")
+    expires_at: str | None
+
+
+@plugin.handles("token:create", operator_only=True)
+async def create(ctx: Context, params: Create) -> Created:
+    """Make a token for an agent. Its secret is in this answer and nowhere else."""
+    credential_id = new_id()
+    now = time_of(credential_id)
+    credential = Credential(
+        credential_id=credential_id,
+        agent_id=params.agent_id,
+        digest="",
+        label=params.label,
+        conversation_id=params.conversation_id,
+        completion_id=params.completion_id,
+        created_at=now,
+        created_by=ctx.principal.name,
+        expires_at=None if params.expires_in_s is None else now + params.expires_in_s,
+    )
+    return _created(*await ctx.capability(Rights).add_credential(params.agent_id, credential))
+
+
+class Which(Params):
+    agent_id: str | None = Field(None, max_length=64, description="Only this agent's.")
+
+
+class Listed(Result):
+    credential_id: str
+    agent_id: str
+    kind: str
+    label: str
+    state: str = Field(description="live, or why it is no good any more.")
+    conversation_id: str | None
+    completion_id: str | None
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+
+
+class Tokens(Result):
+    tokens: list[Listed]
+
+
+@plugin.handles("token:list", reads=True, operator_only=True)
+async def list_tokens(ctx: Context, params: Which) -> Tokens:
+    """List tokens and sessions by their ids; secrets are not kept, so they cannot be shown."""
+    rights = ctx.capability(Rights)
+    return Tokens(
+        tokens=[
+            Listed(
+                credential_id=one.credential_id,
+                agent_id=one.agent_id,
+                kind=one.kind,
+                label=one.label,
+                state=rights.ended(one) or "live",
+                conversation_id=one.conversation_id,
+                completion_id=one.completion_id,
+                created_at=iso_time(one.created_at),
+                expires_at=_iso(one.expires_at),
+                last_used_at=_iso(rights.last_used(one)),
+            )
+            for one in rights.credentials.values()
+            if params.agent_id in (None, one.agent_id)
+        ]
+    )
+
+
+class Id(Params):
+    credential_id: str = Field(max_length=64, description="The token's id, as token:list shows it.")
+
+
+class Revoked(Result):
+    credential_id: str
+    agent_id: str
+    revoked: bool
+
+
+@plugin.handles("token:revoke", operator_only=True)
+async def revoke(ctx: Context, params: Id) -> Revoked:
+    """Make a token worthless from the next call on."""
+    credential = await ctx.capability(Rights).end_credential(params.credential_id)
+    ctx.notify("token:revoked", {"credential_id": credential.credential_id, "agent_id": credential.agent_id})
+    return Revoked(credential_id=credential.credential_id, agent_id=credential.agent_id, revoked=True)
+
+
+@plugin.handles("token:rotate", operator_only=True)
+async def rotate(ctx: Context, params: Id) -> Created:
+    """Make a new token with everything the old one had, and revoke the old one."""
+    credential, secret = await ctx.capability(Rights).rotate(params.credential_id, by=ctx.principal.name)
+    ctx.notify("token:revoked", {"credential_id": params.credential_id, "agent_id": credential.agent_id})
+    return _created(credential, secret)
+
+
+def _created(credential: Credential, secret: str) -> Created:
+    return Created(
+        credential_id=credential.credential_id,
+        agent_id=credential.agent_id,
+        token=secret,
+        expires_at=_iso(credential.expires_at),
+    )
+
+
+def _iso(time_s: float | None) -> str | None:
+    return None if time_s is None else iso_time(time_s)

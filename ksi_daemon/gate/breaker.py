@@ -1,0 +1,171 @@
+"""Circuit breakers: a backend that keeps failing is left alone for a while, then tried carefully.
+
+Closed: calls pass, failures are counted. Open: calls are refused at once. Half open: one call at a time is let through as a probe.
+Time is monotonic. What a backend is (a plugin, or something behind it) is the caller's choice of name.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal
+
+from ksi_daemon.errors import KsiError, PartDown
+
+FAILURES = 5
+WINDOW_S = 60.0
+REST_S = 30.0
+SUCCESSES = 3
+PROBE_RETRY_S = 1.0
+
+State = Literal["closed", "open", "half_open"]
+Verdict = Literal["success", "failure", "neither"]
+
+FAILING = frozenset({"internal", "timed_out", "unavailable"})
+ANSWERED = frozenset({"not_found", "conflict"})  # the backend looked and said no: it works
+
+
+def verdict(error: BaseException | None) -> Verdict:
+    """What the end of a call says about the backend. A refusal or a caller who went away says nothing."""
+    if error is None:
+        return "success"
+    if isinstance(error, KsiError):
+        if error.code in FAILING:
+            return "failure"
+        return "success" if error.code in ANSWERED else "neither"
+    return "neither" if isinstance(error, asyncio.CancelledError | GeneratorExit) else "failure"
+
+
+class Breaker:
+    """The breaker of one backend. `with breaker.guard():` around a call refuses it or counts how it ended."""
+
+    def __init__(self, backend: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.backend = backend
+        self.opened = 0  # how often, in all
+        self._clock = clock
+        self._failures: deque[float] = deque(maxlen=FAILURES)
+        self._opened_at_s: float | None = None
+        self._successes = 0
+        self._probing = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls simply pass: the one thing the router asks every time."""
+        return self._opened_at_s is None
+
+    @property
+    def state(self) -> State:
+        """As of now: an open breaker becomes half open by the passing of time alone."""
+        if self._opened_at_s is None:
+            return "closed"
+        return "open" if self._clock() - self._opened_at_s < REST_S else "half_open"
+
+    @property
+    def retry_after_s(self) -> float:
+        """When a refused call is worth trying again; 0 when it would be let through."""
+        if self._opened_at_s is None:
+            return 0.0
+        left_s = self._opened_at_s + REST_S - self._clock()
+        if left_s > 0:
+            return math.ceil(left_s * 1000 + 1e-6) / 1000
+        return PROBE_RETRY_S if self._probing else 0.0
+
+    @property
+    def recent_failures(self) -> int:
+        """Failures within the window."""
+        since_s = self._clock() - WINDOW_S
+        return sum(at_s > since_s for at_s in self._failures)
+
+    def guard(self) -> "Guard":
+        """The scope of one call, outside of its deadline, which it must see as `TimedOut`. Entering it may raise `PartDown`."""
+        return Guard(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For health, statistics and explanations."""
+        return {
+            "backend": self.backend,
+            "state": self.state,
+            "recent_failures": self.recent_failures,
+            "retry_after_s": self.retry_after_s,
+            "opened": self.opened,
+        }
+
+    def enter(self) -> bool:
+        """Ask to make a call; True when it is the probe of a half-open breaker. Raises `PartDown`."""
+        if self._opened_at_s is None:
+            return False
+        wait_s = self.retry_after_s
+        if wait_s > 0:
+            raise PartDown(
+                f"{self.backend} has failed {FAILURES} times within {WINDOW_S:g} s and is left alone for now",
+                retry_after_s=wait_s,
+                hint=f"wait {wait_s:g} s; everything else works meanwhile",
+            )
+        self._probing = True
+        return True
+
+    def leave(self, probe: bool, said: Verdict) -> None:
+        """Tell how the call ended. Calls made before the breaker opened change nothing after it has."""
+        if probe:
+            self._end_probe(said)
+        elif self._opened_at_s is None and said == "failure":
+            self._failures.append(self._clock())
+            if self.recent_failures >= FAILURES:
+                self._open()
+
+    def _end_probe(self, said: Verdict) -> None:
+        self._probing = False
+        if said == "failure":
+            self._open()
+        elif said == "success":
+            self._successes += 1
+            if self._successes >= SUCCESSES:
+                self._opened_at_s = None
+                self._failures.clear()
+
+    def _open(self) -> None:
+        self._opened_at_s = self._clock()
+        self._successes = 0
+        self.opened += 1
+
+
+class Guard:
+    """One call through a breaker."""
+
+    __slots__ = ("_breaker", "_probe")
+
+    def __init__(self, breaker: Breaker) -> None:
+        self._breaker = breaker
+
+    def __enter__(self) -> None:
+        self._probe = self._breaker.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._breaker.leave(self._probe, verdict(error))
+
+
+class Breakers:
+    """One breaker per backend, made when first asked for."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._breakers: dict[str, Breaker] = {}
+
+    def of(self, backend: str) -> Breaker:
+        """The backend's breaker."""
+        breaker = self._breakers.get(backend)
+        if breaker is None:
+            breaker = self._breakers[backend] = Breaker(backend, self._clock)
+        return breaker
+
+    def forget(self, backend: str) -> None:
+        """The backend is gone, or was replaced by a new version that starts afresh."""
+        self._breakers.pop(backend, None)
+
+    def troubled(self) -> list[Breaker]:
+        """Those that are not closed."""
+        return [breaker for breaker in self._breakers.values() if breaker.state != "closed"]

@@ -1,0 +1,114 @@
+"""Paths from outside: `sanitize_path` says whether a text may name something beneath a folder, and as what.
+
+It judges the text and what lies there now. Opening the file safely, whatever changes meanwhile, is left to `beneath`.
+"""
+
+import os
+import re
+import stat
+import unicodedata
+from pathlib import Path, PurePosixPath
+
+from ksi_daemon.hygiene.verdict import Sanitized, judged
+
+PATH_LIMIT_BYTES = 4096
+NAME_LIMIT_BYTES = 255
+ENCODED = re.compile(r"%(?:2e|2f|5c|00|25)", re.IGNORECASE)
+DRIVE = re.compile(r"[A-Za-z]:(?:$|[/\\])|[A-Za-z][A-Za-z0-9+.-]{0,30}://")
+DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE | re.DOTALL)
+SHELL = ("${", "$(", "`")
+# Look like a dot or a slash to a reader (or to another system), and are neither.
+LOOK_ALIKES = frozenset(
+    "\u2044\u2215\u2216\u29f5\u29f8\u29f9\u3002\uff61\u0589\u06d4\u0701\u0702\ua4f8\ufe68\u2571\u2572"
+)
+
+
+def sanitize_path(path: str, base_dir: str | Path, *, allow_absolute: bool = False) -> Sanitized:
+    """The path relative to `base_dir`, if it names something beneath it. Nothing is trimmed, decoded or folded.
+
+    Only `.`, doubled slashes and a slash at the end are dropped. An absolute path, where allowed, must lead into `base_dir` too.
+    """
+    problems = _bad_text(path)
+    if problems:
+        return judged("", problems)
+    base = PurePosixPath(os.path.abspath(base_dir))
+    inner = path
+    if path.startswith("/"):
+        if not allow_absolute:
+            return judged("", {"absolute_path": "an absolute path is not allowed here: give it relative to the folder"})
+        if ".." in path.split("/"):
+            return judged("", {"path_traversal": "the path climbs with '..'"})
+        if not PurePosixPath(path).is_relative_to(base):
+            return judged("", {"outside": "the path does not lead into the folder"})
+        inner = str(PurePosixPath(path).relative_to(base))
+    names = [name for name in inner.split("/") if name not in ("", ".")]
+    for name in names:
+        problems |= _bad_name(name)
+    if names and names[0].startswith("~"):
+        problems["home_folder"] = "'~' stands for a home folder"
+    if not problems and (odd := _odd_on_disk(base, names)):
+        problems["symbolic_link"] = odd
+    return judged("/".join(names) or ".", problems)
+
+
+def _bad_text(path: str) -> dict[str, str]:
+    problems: dict[str, str] = {}
+    if not path:
+        problems["empty"] = "the path is empty"
+    try:
+        size = len(path.encode("utf-8"))
+    except UnicodeEncodeError:
+        problems["not_unicode"] = "the path has half of a surrogate pair in it"
+        size = len(path)
+    if size > PATH_LIMIT_BYTES:
+        return {"too_long": f"the path has {size:,} bytes, more than {PATH_LIMIT_BYTES:,}"}
+    if "\0" in path:
+        problems["nul"] = "the path has a NUL character in it"
+    if any(unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") for char in path.replace("\0", "")):
+        problems["invisible"] = "the path has control characters or invisible ones in it"
+    if any(_passes_for_another(char) for char in path):
+        problems["look_alike"] = "the path has characters that look like a dot or a slash and are none"
+    if "\\" in path:
+        problems["backslash"] = "the path has a backslash in it; folders are separated by '/'"
+    if ENCODED.search(path):
+        problems["encoded"] = "the path has percent-encoded dots or slashes in it"
+    if any(mark in path for mark in SHELL):
+        problems["shell"] = "the path has marks in it that a shell would expand"
+    if DRIVE.match(path):
+        problems["drive"] = "the path begins with a drive or a scheme"
+    return problems
+
+
+def _passes_for_another(char: str) -> bool:
+    if char.isascii():
+        return False
+    return char in LOOK_ALIKES or any(mark in unicodedata.normalize("NFKC", char) for mark in "./\\~")
+
+
+def _bad_name(name: str) -> dict[str, str]:
+    if name == "..":
+        return {"path_traversal": "the path climbs with '..'"}
+    problems: dict[str, str] = {}
+    if len(name.encode("utf-8")) > NAME_LIMIT_BYTES:
+        problems["name_too_long"] = f"a part of the path is longer than {NAME_LIMIT_BYTES} bytes"
+    if name[0].isspace() or name[-1].isspace() or name[-1] == ".":
+        problems["edge"] = "a part of the path begins or ends with a blank, or ends with a dot"
+    if name[0] in "\"'" or name[-1] in "\"'":
+        problems["quote"] = "a part of the path begins or ends with a quotation mark"
+    if DEVICE.fullmatch(name):
+        problems["device"] = "a part of the path is the name of a device on some systems"
+    return problems
+
+
+def _odd_on_disk(base: PurePosixPath, names: list[str]) -> str | None:
+    """A symbolic link on the way, as far as the way exists."""
+    here = str(base)
+    for name in names:
+        here = f"{here}/{name}"
+        try:
+            mode = os.lstat(here).st_mode
+        except OSError:
+            return None
+        if stat.S_ISLNK(mode):
+            return "the path goes through a symbolic link"
+    return None

@@ -1,0 +1,178 @@
+"""`ksi audit` and the doctor's look at the audit."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import WAIT_S, Ksi
+from tests.client.fake_daemon import FakeDaemon
+
+AT = "2026-11-18T07:00:00.123456Z"
+
+
+def row(seq: int, **facts: Any) -> str:
+    """A line of the mirror."""
+    usual = {"seq": seq, "time": AT, "type": "tool_call", "phase": "event", "status": "ok", "principal": "operator"}
+    return json.dumps(usual | facts) + "\n"
+
+
+@pytest.fixture
+def mirror(var: Path) -> Path:
+    """A mirror of 30 rows."""
+    path = var / "log" / "audit.jsonl"
+    path.parent.mkdir(mode=0o700, parents=True)
+    path.write_text("".join(row(seq, agent_id="ada" if seq % 10 == 0 else "eve") for seq in range(1, 31)))
+    return path
+
+
+def seqs(text: str) -> list[int]:
+    """The rows that JSON lines are of."""
+    return [json.loads(line)["seq"] for line in text.splitlines()]
+
+
+def test_query_asks_for_what_the_options_say(daemon: FakeDaemon, ksi: Ksi) -> None:
+    words = ("--agent", "ada", "--event", "a:b", "--type", "tool_call", "--status", "ok", "--since", "1h")
+    done = ksi("audit", "query", *words, "--until", "5m", "--limit", "7")
+    assert daemon.requests[-1]["data"] == {
+        "agent_id": "ada",
+        "event": "a:b",
+        "type": "tool_call",
+        "status": "ok",
+        "since": 3600,
+        "until": 300,
+        "limit": 7,
+    }
+    assert "system:\\x1becho" in done.stdout
+    assert "there are more rows" in done.stderr
+
+
+def test_tail_shows_the_last_rows_without_a_daemon(mirror: Path, ksi: Ksi) -> None:
+    done = ksi("audit", "tail", "-o", "jsonl")
+    assert (done.returncode, seqs(done.stdout)) == (0, list(range(11, 31)))
+    assert seqs(ksi("audit", "tail", "--json", "-n", "3").stdout) == [28, 29, 30]
+    assert seqs(ksi("audit", "tail", "-o", "jsonl", "--agent", "ada").stdout) == [10, 20, 30]
+    assert ksi("audit", "tail", "--status", "forbidden").stdout == ""
+    assert len(ksi("audit", "tail", "-n", "5").stdout.splitlines()) == 5
+
+
+def test_tail_goes_back_into_the_file_before_and_leaves_out_cut_lines(mirror: Path, ksi: Ksi) -> None:
+    mirror.rename(mirror.with_name("audit.jsonl.1"))
+    gap = '{"gap":{"first_seq":31,"last_seq":32,"rows":2}}\n'
+    hostile = row(33, event="a\x1b[31m", reason="x" * 200_000)
+    mirror.write_text(gap + hostile + '{"cut\n\n' + row(34) + '{"half')
+    done = ksi("audit", "tail", "-n", "5")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    assert "rows 31 to 32 are not in this file" in lines[2]
+    assert "a\\x1b[31m" in lines[3]
+    assert "\x1b" not in done.stdout
+
+
+def test_tail_without_a_file_is_not_found(var: Path, ksi: Ksi) -> None:
+    done = ksi("audit", "tail")
+    assert done.returncode == 3
+    assert "ksi start" in done.stderr
+
+
+@contextmanager
+def following(*words: str) -> Iterator[Iterator[int]]:
+    """The rows that `ksi audit tail -f` prints."""
+    command = [sys.executable, "-m", "ksi_client", "audit", "tail", "-f", "-o", "jsonl", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        yield (json.loads(line)["seq"] for line in run.stdout)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(WAIT_S) == 130
+        assert run.stderr is not None
+        assert "Traceback" not in run.stderr.read()
+
+
+def test_following_goes_through_a_rotation_and_waits_for_whole_lines(mirror: Path) -> None:
+    whole = row(31)
+    with mirror.open("a") as file:
+        file.write(whole[:20])
+    with following("-n", "1") as rows:
+        assert next(rows) == 30
+        with mirror.open("a") as file:
+            file.write(whole[20:])
+        assert next(rows) == 31
+        with mirror.open("a") as file:
+            file.write(row(32))
+            mirror.rename(mirror.with_name("audit.jsonl.1"))
+            file.write(row(33))
+        mirror.write_text(row(34))
+        assert [next(rows) for _ in range(3)] == [32, 33, 34]
+
+
+def test_following_waits_for_a_file_and_takes_only_what_fits(var: Path) -> None:
+    (var / "log").mkdir(mode=0o700, parents=True)
+    with following("--agent", "ada") as rows:
+        (var / "log" / "audit.jsonl").write_text(row(1) + row(2, agent_id="ada") + row(3, agent_id="ada"))
+        assert [next(rows), next(rows)] == [2, 3]
+
+
+def test_verify_tells_by_its_exit_code(daemon: FakeDaemon, ksi: Ksi) -> None:
+    done = ksi("audit", "verify", "--json")
+    assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 42)
+    assert ksi("audit", "verify", "--deep").stdout == "ok: 42 rows, the chain is whole\n"
+    assert daemon.requests[-1]["data"] == {"deep": True}
+    daemon.answers["audit:verify"] = lambda _: {"ok": False, "rows": 6, "first_bad_seq": 7, "problem": "\x1bhash"}
+    done = ksi("audit", "verify")
+    assert (done.returncode, done.stdout) == (1, "broken from row 7 on: \\x1bhash\n")
+    assert ksi("audit", "verify", "--json").returncode == 1
+
+
+def test_verify_without_daemon_and_audit_is_not_found(var: Path, ksi: Ksi) -> None:
+    assert ksi("audit", "verify").returncode == 3
+    assert not var.exists()
+
+
+def test_verify_without_a_daemon_that_could_be_run_says_so(var: Path, installed: Path, ksi: Ksi) -> None:
+    (var / "db").mkdir(mode=0o700, parents=True)
+    (var / "db" / "audit.db").touch(mode=0o600)
+    done = ksi("audit", "verify")  # the pretended package has no audit
+    assert done.returncode == 1
+    assert "could not be checked" in done.stderr
+
+
+def test_export_and_retain(daemon: FakeDaemon, ksi: Ksi) -> None:
+    assert ksi("audit", "export", "all.csv", "--format", "csv").stdout == "/var/exports/all.csv\n"
+    assert daemon.requests[-1]["data"] == {"name": "all.csv", "format": "csv"}
+    done = ksi("audit", "retain", "--keep-rows", "1000", "--force")
+    assert done.stdout == "dropped 7 rows; the first that is left is 8\n"
+    assert daemon.requests[-1]["data"] == {"keep_days": None, "keep_rows": 1000, "force": True}
+
+
+def doctors(ksi: Ksi, check: str) -> list[dict[str, Any]]:
+    """What the doctor found in one check."""
+    return [found for found in json.loads(ksi("doctor", "--json").stdout)["checks"] if found["check"] == check]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_doctor_sees_unknown_outcomes_and_frozen_agents(daemon: FakeDaemon, ksi: Ksi) -> None:
+    assert doctors(ksi, "audit outcomes")[0]["status"] == "ok"
+    daemon.answers["audit:query"] = lambda _: {"rows": [{"event": "state:set"}], "more": False}
+    daemon.answers["agent:list"] = lambda _: {"agents": [{"agent_id": "ada", "frozen": True}]}
+    (outcomes,), (agents,) = doctors(ksi, "audit outcomes"), doctors(ksi, "agents")
+    assert (outcomes["status"], agents["status"]) == ("warn", "warn")
+    assert "state:set" in outcomes["seen"]
+    assert "ada" in agents["seen"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_doctor_misses_an_audits_key_and_sees_an_open_anchor(var: Path, ksi: Ksi) -> None:
+    for name in ("db", "log", "run"):
+        (var / name).mkdir(mode=0o700, parents=True)
+    (var / "db" / "audit.db").touch(mode=0o600)
+    (var / "log" / "audit.anchor.jsonl").touch()
+    (var / "log" / "audit.anchor.jsonl").chmod(0o644)
+    seen = {found["seen"] for found in doctors(ksi, "audit files") if found["status"] == "fail"}
+    assert seen == {"run/audit.key is missing", "log/audit.anchor.jsonl has mode 0644"}
+    assert doctors(ksi, "audit chain")[0]["status"] == "fail"

@@ -1,0 +1,145 @@
+"""agent:register, list, get, remove, freeze and unfreeze, as an operator uses them."""
+
+import asyncio
+
+import pytest
+
+from ksi_daemon.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from ksi_daemon.testing import running
+from tests.agents_at_work import add_agent, call_as, rows
+
+
+async def test_an_agent_is_added_with_its_first_token_and_announced_without_it() -> None:
+    """K018: whom a token names is who calls."""
+    async with running() as hub:
+        hub.hear("agent:*", "permission:changed")
+        made = await hub.call("agent:register", agent_id="bot", note="for tests")
+        assert made.keys() == {"agent_id", "profile", "token", "credential_id", "url"}
+        assert (made["agent_id"], made["profile"]) == ("bot", "standard")
+        notices = {notice.event: notice for notice in [await hub.next_notice(), await hub.next_notice()]}
+        assert notices["agent:registered"].data == {"agent_id": "bot", "profile": "standard"}
+        assert notices["permission:changed"].data == {"agents": ["bot"]}
+        principal = hub.hub.rights.principal(made["token"], door="socket")
+        assert (principal.agent_id, principal.credential_id) == ("bot", made["credential_id"])
+
+
+async def test_the_record_of_adding_an_agent_does_not_hold_its_token() -> None:
+    """A11, S05."""
+    async with running() as hub:
+        made = await hub.call("agent:register", agent_id="bot")
+        found = await rows(hub, event="agent:register")
+        assert [row["type"] for row in found] == ["admin", "admin"]
+        assert made["token"] not in str(found)
+
+
+async def test_a_name_is_taken_once_whatever_its_case() -> None:
+    """P10."""
+    async with running() as hub:
+        tries = [hub.call("agent:register", agent_id=name) for name in ("bot", "Bot", "BOT")]
+        made = await asyncio.gather(*tries, return_exceptions=True)
+        assert sum(isinstance(one, Conflict) for one in made) == 2
+        for name in ("b\u043et", "bot ", "böt", ""):
+            with pytest.raises(Invalid):
+                await hub.call("agent:register", agent_id=name)
+        with pytest.raises(Invalid, match="no profile 'nonsense'"):
+            await hub.call("agent:register", agent_id="new", profile="nonsense")
+        with pytest.raises(NotFound):
+            await hub.call("agent:register", agent_id="new", parent_id="nobody")
+        assert [one["agent_id"] for one in (await hub.call("agent:list"))["agents"]] == ["bot"]
+
+
+async def test_list_and_get_show_everything_but_secrets() -> None:
+    async with running() as hub:
+        made = await hub.call("agent:register", agent_id="bot", note="why", profile="restricted")
+        await add_agent(hub, "child", parent_id="bot")
+        await hub.call("permission:grant", agent_id="bot", resource="events/notes:*", for_s=60)
+        bot, child = (await hub.call("agent:list"))["agents"]
+        assert (bot["profile"], bot["note"], bot["frozen"], bot["tokens"], bot["grants"]) == (
+            "restricted", "why", False, 1, 1,
+        )  # fmt: skip
+        assert (bot["last_used_at"], child["parent_id"]) == (None, "bot")
+        assert child["last_used_at"].endswith("Z")
+        details = await hub.call("agent:get", agent_id="bot")
+        assert details["children"] == ["child"]
+        assert details["credentials"] == [
+            {"credential_id": made["credential_id"], "kind": "token", "label": "first", "ended": None}
+        ]
+        sources = {rule["resource"]: rule["source"] for rule in details["rules"]}
+        assert sources["events/system:echo"] == "profile restricted"
+        assert sources["events/notes:*"].startswith("grant ")
+        assert made["token"] not in str(details)
+        with pytest.raises(NotFound):
+            await hub.call("agent:get", agent_id="nobody")
+
+
+async def test_a_removed_agent_is_nobody_and_its_name_starts_afresh() -> None:
+    """A05."""
+    async with running() as hub:
+        made = await hub.call("agent:register", agent_id="bot")
+        await hub.call("permission:grant", agent_id="bot", resource="events/config:*")
+        hub.hear("agent:removed")
+        assert await hub.call("agent:remove", agent_id="bot") == {"agent_id": "bot", "removed": True}
+        assert (await hub.next_notice()).data == {"agent_id": "bot"}
+        with pytest.raises(Unauthenticated):
+            hub.hub.rights.principal(made["token"], door="socket")
+        with pytest.raises(NotFound):
+            await hub.call("agent:remove", agent_id="bot")
+        await hub.call("agent:register", agent_id="bot")
+        assert (await hub.call("permission:get_agent", agent_id="bot"))["grants"] == []
+
+
+async def test_an_agent_with_children_stays() -> None:
+    async with running() as hub:
+        await add_agent(hub)
+        await add_agent(hub, "child", parent_id="bot")
+        with pytest.raises(Conflict, match="child"):
+            await hub.call("agent:remove", agent_id="bot")
+
+
+async def test_the_brake_stops_one_or_all_and_is_let_go() -> None:
+    """P09."""
+    async with running() as hub:
+        bots = [await add_agent(hub, f"bot{number}") for number in range(3)]
+        hub.hear("agent:frozen", "agent:unfrozen")
+        assert await hub.call("agent:freeze", agent_id="bot1") == {"agents": ["bot1"]}
+        await call_as(hub, bots[0], "system:health")
+        with pytest.raises(Forbidden, match="frozen"):
+            await call_as(hub, bots[1], "system:health")
+        assert sorted((await hub.call("agent:freeze", all=True))["agents"]) == ["bot0", "bot1", "bot2"]
+        for bot in bots:
+            with pytest.raises(Forbidden, match="frozen"):
+                await call_as(hub, bot, "system:health")
+        assert all(one["frozen"] for one in (await hub.call("agent:list"))["agents"])
+        await hub.call("agent:unfreeze", all=True)
+        for bot in bots:
+            await call_as(hub, bot, "system:health")
+        heard = [(await hub.next_notice()).event for _ in range(3)]
+        assert heard == ["agent:frozen", "agent:frozen", "agent:unfrozen"]
+
+
+@pytest.mark.parametrize("data", [{}, {"agent_id": "bot", "all": True}])
+async def test_the_brake_wants_to_know_whom(data: dict[str, object]) -> None:
+    async with running() as hub:
+        await add_agent(hub)
+        for event in ("agent:freeze", "agent:unfreeze"):
+            with pytest.raises(Invalid, match="either"):
+                await hub.call(event, **data)
+
+
+async def test_no_agent_manages_agents() -> None:
+    """U09, K040: whatever it was granted."""
+    async with running() as hub:
+        bot = await add_agent(hub, profile="trusted")
+        for namespace in ("agent", "token", "permission", "session", "audit"):
+            await hub.call("permission:grant", agent_id="bot", resource=f"events/{namespace}:*")
+        closed = [
+            event
+            for event in hub.hub.router.routes
+            if event.split(":")[0] in ("agent", "token", "permission", "session", "audit")
+        ]
+        assert len(closed) == 27
+        for event in closed:
+            with pytest.raises(Forbidden, match="no such tool"):
+                await call_as(hub, bot, event)
+        refused = await rows(hub, agent="bot", status="forbidden")
+        assert {row["event"] for row in refused} == set(closed)

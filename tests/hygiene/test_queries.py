@@ -1,0 +1,108 @@
+"""`sanitize_query`: what is tidied, what is refused, and that nothing changes its meaning in silence."""
+
+import sqlite3
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksi_daemon.hygiene.queries import quote_for_search, sanitize_query
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("how do notes link?", "how do notes link?"),
+        ("  how\tdo \n notes  link ", "how do notes link"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("\u65e5\u672c\u8a9e \U0001f469\u200d\U0001f680", "\u65e5\u672c\u8a9e \U0001f469\u200d\U0001f680"),
+        ("it's; DROP TABLE -- quoted", "it's; DROP TABLE -- quoted"),
+    ],
+)
+def test_blanks_and_accents_are_tidied_and_the_words_stay(text: str, value: str) -> None:
+    """L063, L065: same shape as for paths; for plain text SQL is just words."""
+    assert sanitize_query(text).as_dict() == {"valid": True, "value": value, "errors": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "empty"),
+        (" \n\t ", "empty"),
+        ("a\x00b", "nul"),
+        ("a\x1b[31mb", "control"),
+        ("a\x7fb", "control"),
+        ("a\x9bb", "control"),
+        ("a\ud800b", "not_unicode"),
+        ("a\u202eb", "invisible"),
+        ("a\u200bb", "invisible"),
+        ("a\U000e0041b", "invisible"),
+        ("a" * 5_001, "too_long"),
+        ("a" * 50_000, "too_long"),
+    ],
+)
+def test_what_cannot_be_used_is_named_and_nothing_is_returned(text: str, code: str) -> None:
+    """L063, L065."""
+    told = sanitize_query(text)
+    assert (told.valid, told.value) == (False, "")
+    assert [error.code for error in told.errors] == [code]
+
+
+def test_the_limit_is_the_callers_and_counts_what_is_left_after_tidying() -> None:
+    assert sanitize_query("a    b", 3).valid
+    assert not sanitize_query("abcd", 3).valid
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x'; DROP TABLE notes; --", "1 OR 1=1", "a' OR 'a'='a", "x UNION SELECT secret", "a /* b */", 'say "hi"', "x; y",
+        "delete from notes", "pragma table_info", "Insert  into x", "update notes set x", "attach database",
+    ],
+)  # fmt: skip
+def test_what_would_be_read_as_sql_is_refused_only_where_it_is_used_for_sql(text: str) -> None:
+    """L061."""
+    assert sanitize_query(text).valid
+    assert [error.code for error in sanitize_query(text, used_for="sql").errors] == ["injection"]
+
+
+@pytest.mark.parametrize(
+    "text", ["how do notes link", "order of selection and union of sets", "drop shipping", "or else and then"]
+)
+def test_ordinary_words_pass_everywhere(text: str) -> None:
+    for use in ("text", "sql", "fts"):
+        assert sanitize_query(text, used_for=use).valid
+
+
+@pytest.mark.parametrize(
+    "text", ['"a', "a*", "title:a", "a AND b", "NOT a", "NEAR(a b)", "a OR b", "^a", "(a", "a - b", "{a}:b"]
+)
+def test_search_operators_are_named_where_a_search_is_meant(text: str) -> None:
+    """L061."""
+    assert [error.code for error in sanitize_query(text, used_for="fts").errors] == ["injection"]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.text(
+        alphabet=st.sampled_from("ab \"*:()^-+{}'\0ANDORT,.") | st.characters(exclude_categories=["Cs"]), max_size=30
+    )
+)
+def test_quoted_for_a_search_any_text_is_only_words(text: str) -> None:
+    """L061: SQLite itself is the judge."""
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE VIRTUAL TABLE notes USING fts5(body)")
+        quoted = quote_for_search(text)
+        if quoted:
+            database.execute("SELECT * FROM notes WHERE notes MATCH ?", (quoted,)).fetchall()
+    database.close()
+
+
+@pytest.mark.parametrize("piece", ["or a", "and x= ", "union ", "update a ", "drop ", "'", "a ", "or " + "x" * 64])
+def test_a_long_hostile_query_is_judged_at_once(piece: str) -> None:
+    """D05."""
+    began = time.process_time()
+    for use in ("sql", "fts"):
+        sanitize_query(piece * (20_000 // len(piece)), 20_000, used_for=use)
+    assert time.process_time() - began < 0.2
