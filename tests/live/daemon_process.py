@@ -324,9 +324,9 @@ class Daemon:
         return int(fields[1]) * resource.getpagesize()
 
     def log_lines(self) -> list[dict[str, Any]]:
-        """The structured log so far."""
-        text = (self.var / "log" / "ksi.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
+        """The structured log so far, without a line that is being written just now."""
+        whole, _, _ = (self.var / "log" / "ksi.jsonl").read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Log lines with this text."""
