@@ -242,11 +242,51 @@ async def test_every_call_is_a_line_at_info_and_every_notice_at_debug(level: str
     async with running(telling(), log_level=level) as hub:
         path = hub.hub.log.file.path
         await hub.call("tell:tell", data={"password": "hunter2", "text": SECRET, "plain": "shown"})
+        await until(lambda: hub.hub.router.journal._written == hub.hub.router.journal._seen)
+        await until(lambda: sum(line.get("called") == "tell:tell" for line in log_lines(path)) == calls)
+        kept = log_lines(path)
+        assert sum(line.get("noticed") == "tell:told" for line in kept) == notices
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        assert "hunter2" not in text
+        assert "a1B2" not in text
+        if calls:
+            (line,) = [line for line in kept if line.get("called") == "tell:tell"]
+            assert (line["outcome"], line["principal"], line["event"]) == ("ok", "test", "call")
+        if notices:
+            (line,) = [line for line in kept if line.get("noticed") == "tell:told"]
+            assert line["data"] == {"password": "[redacted]", "text": "[redacted]", "plain": "shown"}
+
+
+async def test_calls_of_the_last_moment_are_in_the_log_when_the_hub_has_closed(tmp_path: Path) -> None:
+    import shutil
+
+    async with running(telling()) as hub:
+        path = hub.hub.log.file.path
+        original = hub.hub.log.file.close
+
+        def close() -> None:
+            original()
+            shutil.copy(path, tmp_path / "kept.jsonl")
+
+        hub.hub.log.file.close = close  # type: ignore[method-assign]
+        for _ in range(500):
+            await hub.call("tell:tell")
+    kept = log_lines(tmp_path / "kept.jsonl")
+    assert sum(line.get("called") == "tell:tell" for line in kept) == 500
+
+
+async def test_calls_that_came_too_fast_to_be_logged_are_counted_in_the_log(tmp_path: Path) -> None:
+    """Promise 6: nothing is silently lost."""
+    async with running(monitor_events=100) as hub:
+        path = hub.hub.log.file.path
+        for _ in range(1_000):
+            await hub.call("system:echo", text="x")
 
         def told() -> int:
             kept = log_lines(path)
-            logged = sum(line.get("called") == "system:echo" for line in kept)
-            return logged + sum(line.get("left_out", 0) for line in kept)
+            left_out: int = sum(line.get("left_out", 0) for line in kept)
+            logged: int = sum(line.get("called") == "system:echo" for line in kept)
+            return logged + left_out
 
         await until(lambda: told() >= 1_000)
         assert told() <= 1_020
