@@ -54,6 +54,11 @@ def iso_time(time_s: float) -> str:
     return f"{_second_text(second)}.{microseconds:06}Z"
 
 
+def iso_time_if(time_s: float | None) -> str | None:
+    """The same for a moment that may not be there."""
+    return None if time_s is None else iso_time(time_s)
+
+
 @lru_cache(maxsize=64)
 def _second_text(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

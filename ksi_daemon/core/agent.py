@@ -6,7 +6,7 @@ from ksi_daemon.control import Control
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
-from ksi_daemon.notice import iso_time
+from ksi_daemon.notice import iso_time, iso_time_if
 from ksi_daemon.plugin import Context, Field, Invalid, Nothing, Params, Plugin, Result
 from ksi_daemon.store.agents import Agent, Credential
 
@@ -111,7 +111,7 @@ async def get(ctx: Context, params: Name) -> Details:
                 "resource": rule.resource,
                 "access": rule.access,
                 "source": rule.source,
-                "expires_at": _iso(rule.expires_at),
+                "expires_at": iso_time_if(rule.expires_at),
             }
             for rule in rights.rules(agent)
         ],
@@ -181,9 +181,5 @@ def _shown(rights: Rights, agent: Agent) -> Shown:
         created_by=agent.created_by,
         tokens=len(credentials),
         grants=len(rights.grants.get(agent.agent_id, {})),
-        last_used_at=_iso(max(used, default=None)),
+        last_used_at=iso_time_if(max(used, default=None)),
     )
-
-
-def _iso(time_s: float | None) -> str | None:
-    return None if time_s is None else iso_time(time_s)

@@ -9,7 +9,7 @@ from ksi_daemon.gate.rights import Rights
 from ksi_daemon.gate.spawn import validate_spawn
 from ksi_daemon.gate.tool_list import tools_for
 from ksi_daemon.inquiry import Inquiry
-from ksi_daemon.notice import iso_time
+from ksi_daemon.notice import iso_time_if
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, Result
 
 plugin = Plugin("permission", uses=[Rights, Inquiry])
@@ -213,7 +213,7 @@ def _held(ctx: Context, agent_id: str) -> Held:
             {
                 "resource": one.resource,
                 "access": one.access,
-                "expires_at": None if one.expires_at is None else iso_time(one.expires_at),
+                "expires_at": iso_time_if(one.expires_at),
                 "created_by": one.created_by,
             }
             for one in rights.grants.get(agent_id, {}).values()
@@ -236,7 +236,7 @@ def _changed(
         agent_id=agent_id,
         resource=resource,
         access=access,
-        expires_at=None if expires_at is None else iso_time(expires_at),
+        expires_at=iso_time_if(expires_at),
         applied=applied,
         gained=sorted(after - before),
         lost=sorted(before - after),

@@ -4,7 +4,7 @@ from typing import Literal
 
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id, time_of
-from ksi_daemon.notice import iso_time
+from ksi_daemon.notice import iso_time, iso_time_if
 from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin, Result
 from ksi_daemon.store.agents import Credential
 
@@ -85,8 +85,8 @@ async def list_sessions(ctx: Context, params: Nothing) -> Sessions:
                 metadata=one.metadata,
                 state=rights.ended(one) or "live",
                 created_at=iso_time(one.created_at),
-                expires_at=None if one.expires_at is None else iso_time(one.expires_at),
-                last_used_at=None if (used := rights.last_used(one)) is None else iso_time(used),
+                expires_at=iso_time_if(one.expires_at),
+                last_used_at=iso_time_if(rights.last_used(one)),
             )
             for one in rights.credentials.values()
             if one.kind == "session"

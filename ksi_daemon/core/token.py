@@ -2,7 +2,7 @@
 
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id, time_of
-from ksi_daemon.notice import iso_time
+from ksi_daemon.notice import iso_time, iso_time_if
 from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
 from ksi_daemon.store.agents import Credential
 
@@ -84,8 +84,8 @@ async def list_tokens(ctx: Context, params: Which) -> Tokens:
                 conversation_id=one.conversation_id,
                 completion_id=one.completion_id,
                 created_at=iso_time(one.created_at),
-                expires_at=_iso(one.expires_at),
-                last_used_at=_iso(rights.last_used(one)),
+                expires_at=iso_time_if(one.expires_at),
+                last_used_at=iso_time_if(rights.last_used(one)),
             )
             for one in rights.credentials.values()
             if params.agent_id in (None, one.agent_id)
@@ -124,9 +124,5 @@ def _created(credential: Credential, secret: str) -> Created:
         credential_id=credential.credential_id,
         agent_id=credential.agent_id,
         token=secret,
-        expires_at=_iso(credential.expires_at),
+        expires_at=iso_time_if(credential.expires_at),
     )
-
-
-def _iso(time_s: float | None) -> str | None:
-    return None if time_s is None else iso_time(time_s)
