@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ksi_daemon.errors import StartError
-from ksi_daemon.var_dir import Lock, prepare
+from ksi_daemon.process.var_dir import Lock, prepare
 
 
 def main(arguments: list[str]) -> int:

@@ -13,30 +13,30 @@ import uvloop
 
 from ksi_daemon import __version__
 from ksi_daemon.audit import Audit, open_audit
-from ksi_daemon.bus import Bus
 from ksi_daemon.config import SettingsRead
-from ksi_daemon.control import Control
 from ksi_daemon.core import CORE
-from ksi_daemon.deadlines import Deadlines
 from ksi_daemon.errors import AuditUnavailable
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.profiles import read_profiles
 from ksi_daemon.gate.rights import Rights, keep_last_uses
-from ksi_daemon.inquiry import Inquiry
-from ksi_daemon.journal import Journal
-from ksi_daemon.loader import Loader
-from ksi_daemon.log import Log
-from ksi_daemon.operator_socket import OperatorSocket
+from ksi_daemon.logs.journal import Journal
+from ksi_daemon.logs.log import Log
+from ksi_daemon.operator_socket.server import OperatorSocket
+from ksi_daemon.plugin_host.loader import Loader
+from ksi_daemon.plugin_host.running_plugin import RunningPlugin, Subscription
+from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.principal import DAEMON
-from ksi_daemon.process import Signals, end_at_the_latest, greet, raise_file_limit, run_to_the_end
-from ksi_daemon.recorder import Recorder
-from ksi_daemon.router import Limits, Router
-from ksi_daemon.running_plugin import RunningPlugin, Subscription
-from ksi_daemon.sqlite import open_database
-from ksi_daemon.store import MIGRATIONS
-from ksi_daemon.store.agents import SqliteAgents
-from ksi_daemon.store.state import SqliteState, StateStore
-from ksi_daemon.watchdog import Watchdog
+from ksi_daemon.process.control import Control
+from ksi_daemon.process.lifecycle import Signals, end_at_the_latest, greet, raise_file_limit, run_to_the_end
+from ksi_daemon.routing.bus import Bus
+from ksi_daemon.routing.deadlines import Deadlines
+from ksi_daemon.routing.inquiry import Inquiry
+from ksi_daemon.routing.recorder import Recorder
+from ksi_daemon.routing.router import Limits, Router
+from ksi_daemon.storage.agents import SqliteAgents
+from ksi_daemon.storage.migrations import MIGRATIONS
+from ksi_daemon.storage.sqlite import open_database
+from ksi_daemon.storage.state import SqliteState, StateStore
 from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.listener import bind, serving
 

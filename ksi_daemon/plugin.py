@@ -36,8 +36,8 @@ from ksi_daemon.hygiene.queries import sanitize_query
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
 from ksi_daemon.notice import Notice
 from ksi_daemon.principal import Principal
-from ksi_daemon.sqlite import Database, Row, Transaction
-from ksi_daemon.worker import in_process, in_thread
+from ksi_daemon.storage.sqlite import Database, Row, Transaction
+from ksi_daemon.workers.worker import in_process, in_thread
 
 __all__ = [
     "ApprovalRequired", "Conflict", "Context", "Database", "Field", "Forbidden", "Home", "Internal", "Invalid",

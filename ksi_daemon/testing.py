@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from ksi_daemon.bus import Mailbox
 from ksi_daemon.config import Settings, SettingsRead
 from ksi_daemon.daemon import Hub, open_hub
-from ksi_daemon.discovery import Found, load_folder
-from ksi_daemon.log import Log
+from ksi_daemon.logs.log import Log
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Plugin
+from ksi_daemon.plugin_host.discovery import Found, load_folder
 from ksi_daemon.principal import Principal
-from ksi_daemon.var_dir import prepare
+from ksi_daemon.process.var_dir import prepare
+from ksi_daemon.routing.bus import Mailbox
 
 
 class TestHub:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ksi_daemon.bus import Bus
-from ksi_daemon.deadlines import Deadlines
-from ksi_daemon.journal import Journal
-from ksi_daemon.log import Log
+from ksi_daemon.logs.journal import Journal
+from ksi_daemon.logs.log import Log
 from ksi_daemon.plugin import Field, Params, Result
 from ksi_daemon.principal import Principal
-from ksi_daemon.router import Limits, Router
+from ksi_daemon.routing.bus import Bus
+from ksi_daemon.routing.deadlines import Deadlines
+from ksi_daemon.routing.router import Limits, Router
 from ksi_daemon.testing import TestHub
 
 WAIT_S = 5.0

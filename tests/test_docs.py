@@ -17,19 +17,11 @@ import pytest
 import ksi_client.errors
 from ksi_client.command import fault
 from ksi_client.paths import connectable
-from ksi_daemon import (
-    bus,
-    config,
-    daemon,
-    errors,
-    handler,
-    loader,
-    operator_request,
-    operator_socket,
-    router,
-    running_plugin,
-    watchdog,
-)
+from ksi_daemon import config, daemon, errors, handler
+from ksi_daemon.operator_socket import request as operator_request
+from ksi_daemon.operator_socket import server as operator_socket
+from ksi_daemon.plugin_host import loader, running_plugin, watchdog
+from ksi_daemon.routing import bus, router
 from ksi_daemon.testing import running
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import verbs

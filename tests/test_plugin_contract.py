@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from ksi_daemon.core import CORE
-from ksi_daemon.discovery import load_folder, shipped_folder
 from ksi_daemon.handler import SCHEMA_DEPTH_LIMIT, SCHEMA_LIMIT_BYTES, TOOL_NAME_LIMIT, Handler
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, tool_name
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, PluginRefused, Result
+from ksi_daemon.plugin_host.discovery import load_folder, shipped_folder
 from ksi_daemon.testing import running
 from tests.in_process import Said
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from ksi_daemon.audit import Filter, open_audit
-from ksi_daemon.sqlite import open_database
-from ksi_daemon.store.state import MIGRATIONS, SqliteState
-from ksi_daemon.var_dir import prepare
+from ksi_daemon.process.var_dir import prepare
+from ksi_daemon.storage.migrations import MIGRATIONS
+from ksi_daemon.storage.sqlite import open_database
+from ksi_daemon.storage.state import SqliteState
 from tests.audit.conftest import FakeLog
 from tests.power_loss import Step, cut_power, trace
 
@@ -21,8 +22,9 @@ WORK = """
 import asyncio, os, sys
 from pathlib import Path
 from ksi_daemon.audit import open_audit
-from ksi_daemon.sqlite import open_database
-from ksi_daemon.store.state import MIGRATIONS, SqliteState
+from ksi_daemon.storage.sqlite import open_database
+from ksi_daemon.storage.state import SqliteState
+from ksi_daemon.storage.migrations import MIGRATIONS
 from tests.audit.conftest import FakeLog, intent, outcome
 
 async def main(var_dir: Path) -> None:

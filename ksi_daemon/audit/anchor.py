@@ -18,8 +18,8 @@ from typing import Literal
 import msgspec
 
 from ksi_daemon.audit.chain import Head
-from ksi_daemon.database_file import sync_folder, write_durably
 from ksi_daemon.errors import BadData
+from ksi_daemon.storage.database_file import sync_folder, write_durably
 
 KEY_BYTES = 32
 BLOCK_BYTES = 65_536

@@ -12,9 +12,9 @@ import msgspec
 
 from ksi_daemon.audit.value import shown_json
 from ksi_daemon.identifiers import EVENT_NAME
-from ksi_daemon.log import printable
+from ksi_daemon.logs.log import printable
+from ksi_daemon.logs.redaction import redact
 from ksi_daemon.notice import iso_time
-from ksi_daemon.redaction import redact
 
 EntryType = Literal[
     "tool_call", "resource_read", "authorization", "session", "consent", "admin", "system", "error"

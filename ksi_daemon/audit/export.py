@@ -22,9 +22,9 @@ from ksi_daemon.audit.files import SELECT, Files, reading, rows_after
 from ksi_daemon.audit.line import line_of, row_of
 from ksi_daemon.audit.reading import Filter, conditions
 from ksi_daemon.audit.verification import Verdict
-from ksi_daemon.database_file import sync_folder
 from ksi_daemon.errors import Conflict
-from ksi_daemon.log import printable
+from ksi_daemon.logs.log import printable
+from ksi_daemon.storage.database_file import sync_folder
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 

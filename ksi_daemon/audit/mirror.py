@@ -13,7 +13,7 @@ import msgspec
 
 from ksi_daemon.audit.entry import Row
 from ksi_daemon.audit.line import line_of
-from ksi_daemon.log import LogFile
+from ksi_daemon.logs.log import LogFile
 
 WAITING_ROWS_LIMIT = 50_000
 TAIL_BYTES = 65_536

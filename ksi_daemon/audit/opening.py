@@ -23,9 +23,16 @@ from ksi_daemon.audit.anchor import (
 from ksi_daemon.audit.chain import START, Broken, Head, checked, link
 from ksi_daemon.audit.entry import COLUMNS, Entry, fields_after_seq
 from ksi_daemon.audit.files import MIGRATIONS, Files, rows_after
-from ksi_daemon.database_file import APPLICATION_ID, create_file, migrate_file, opened, refuse_damage, sync_folder
 from ksi_daemon.errors import BadData
 from ksi_daemon.notice import iso_time
+from ksi_daemon.storage.database_file import (
+    APPLICATION_ID,
+    create_file,
+    migrate_file,
+    opened,
+    refuse_damage,
+    sync_folder,
+)
 
 INSERT = f"INSERT INTO entries VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608 - only question marks
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ksi_daemon.redaction import redact
+from ksi_daemon.logs.redaction import redact
 
 LIMIT_BYTES = 4_096  # of JSON shown
 WHOLE_LIMIT_BYTES = (

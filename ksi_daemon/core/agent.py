@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from ksi_daemon.control import Control
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.notice import iso_time, iso_time_if
 from ksi_daemon.plugin import Context, Field, Invalid, Nothing, Params, Plugin, Result
-from ksi_daemon.store.agents import Agent, Credential
+from ksi_daemon.process.control import Control
+from ksi_daemon.storage.agents import Agent, Credential
 
 plugin = Plugin("agent", uses=[Rights, Gate, Control])
 plugin.announces("agent:registered", "An agent was added; data has its id and profile.")

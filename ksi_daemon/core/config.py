@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ksi_daemon.control import Control
 from ksi_daemon.plugin import Context, Nothing, Plugin, Result
+from ksi_daemon.process.control import Control
 
 plugin = Plugin("config", uses=[Control])
 plugin.announces("config:reloaded", "New settings were accepted; data names what changed and what waits for a restart.")

@@ -1,11 +1,11 @@
 """Messages: publish notices of one's own, and choose which notices reach one's stream."""
 
-from ksi_daemon.bus import Bus, Mailbox
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.identifiers import EVENT_NAME, namespace_of
-from ksi_daemon.loader import Loader
 from ksi_daemon.plugin import Conflict, Context, Field, Forbidden, JsonValue, Nothing, Params, Plugin, Result
-from ksi_daemon.router import Router
+from ksi_daemon.plugin_host.loader import Loader
+from ksi_daemon.routing.bus import Bus, Mailbox
+from ksi_daemon.routing.router import Router
 
 plugin = Plugin("message", uses=[Router, Bus, Loader, Gate])
 

@@ -4,12 +4,12 @@ from typing import Any
 
 from pydantic import field_validator
 
-from ksi_daemon.bus import Bus
 from ksi_daemon.core.moment import Moment, moment
 from ksi_daemon.identifiers import PATTERN, matches
-from ksi_daemon.journal import CallRecord, Journal, notice_as_dict
+from ksi_daemon.logs.journal import CallRecord, Journal, notice_as_dict
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Field, NotFound, Nothing, Params, Plugin, Result
+from ksi_daemon.routing.bus import Bus
 
 plugin = Plugin("monitor", uses=[Journal, Bus])
 

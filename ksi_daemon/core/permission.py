@@ -8,9 +8,9 @@ from ksi_daemon.gate.profiles import find_profile
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.gate.spawn import validate_spawn
 from ksi_daemon.gate.tool_list import tools_for
-from ksi_daemon.inquiry import Inquiry
 from ksi_daemon.notice import iso_time_if
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, Result
+from ksi_daemon.routing.inquiry import Inquiry
 
 plugin = Plugin("permission", uses=[Rights, Inquiry])
 plugin.announces(

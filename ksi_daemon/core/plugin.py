@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ksi_daemon.errors import NotFound
-from ksi_daemon.loader import Loader, SetAside
 from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, Result
-from ksi_daemon.router import Router
-from ksi_daemon.running_plugin import RunningPlugin
+from ksi_daemon.plugin_host.loader import Loader, SetAside
+from ksi_daemon.plugin_host.running_plugin import RunningPlugin
+from ksi_daemon.routing.router import Router
 
 plugin = Plugin("plugin", uses=[Loader, Router])
 plugin.announces("plugin:loaded", "A plugin has started.")

@@ -6,7 +6,7 @@ from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id, time_of
 from ksi_daemon.notice import iso_time, iso_time_if
 from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin, Result
-from ksi_daemon.store.agents import Credential
+from ksi_daemon.storage.agents import Credential
 
 plugin = Plugin("session", uses=[Rights])
 

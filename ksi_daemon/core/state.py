@@ -5,7 +5,7 @@ from pydantic import field_validator
 
 from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, Invalid, JsonValue, NotFound, Params, Plugin, Result, TooLarge
-from ksi_daemon.store.state import StateStore
+from ksi_daemon.storage.state import StateStore
 
 VALUE_LIMIT_BYTES = 900_000  # so that what was set can be read back in one line of the socket
 STARS_LIMIT = 4  # a glob with many stars takes time that grows with their number

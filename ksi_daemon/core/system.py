@@ -6,17 +6,17 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from ksi_daemon import __version__
-from ksi_daemon.control import Control
 from ksi_daemon.core.describe import Format, describe, describe_notice
 from ksi_daemon.errors import Invalid, UnknownEvent
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import namespace_of
-from ksi_daemon.loader import Loader
 from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin, Result
-from ksi_daemon.router import Router
-from ksi_daemon.watchdog import Watchdog
+from ksi_daemon.plugin_host.loader import Loader
+from ksi_daemon.plugin_host.watchdog import Watchdog
+from ksi_daemon.process.control import Control
+from ksi_daemon.routing.router import Router
 
 plugin = Plugin("system", uses=[Router, Loader, Control, Watchdog, Gate])
 plugin.announces("system:ready", "The hub has started and serves.")

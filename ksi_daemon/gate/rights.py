@@ -18,7 +18,7 @@ from ksi_daemon.gate.profiles import Profile, find_profile
 from ksi_daemon.gate.tokens import AGENT_NAME, SHAPE, digest, new_secret
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.principal import Door, Principal
-from ksi_daemon.store.agents import Agent, AgentStore, Credential, Grant
+from ksi_daemon.storage.agents import Agent, AgentStore, Credential, Grant
 
 SESSIONS_LIMIT = 10  # live ones per client
 CREDENTIALS_LIMIT = 100  # live ones per agent

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ksi_daemon.errors import KsiError
-from ksi_daemon.redaction import redact
+from ksi_daemon.logs.redaction import redact
 
 MESSAGE_LIMIT = 500
 INSIDE = re.compile(

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from ksi_daemon import config, daemon
-from ksi_daemon.var_dir import Lock, prepare
+from ksi_daemon.process.var_dir import Lock, prepare
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import pytest
 from ksi_daemon.audit import Audit, Entry, open_audit
 from ksi_daemon.audit.files import Files
 from ksi_daemon.identifiers import new_id
-from ksi_daemon.var_dir import prepare
+from ksi_daemon.process.var_dir import prepare
 
 Open = Callable[..., AbstractAsyncContextManager[Audit]]
 

@@ -16,7 +16,7 @@ import uvloop
 from ksi_daemon.audit import Audit, open_audit
 from ksi_daemon.audit.reading import Filter
 from ksi_daemon.identifiers import new_id
-from ksi_daemon.var_dir import prepare
+from ksi_daemon.process.var_dir import prepare
 from tests.audit.conftest import FakeLog, intent, outcome
 
 

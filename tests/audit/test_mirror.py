@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ksi_daemon import log as log_module
 from ksi_daemon.audit import Audit
 from ksi_daemon.audit import mirror as mirror_module
 from ksi_daemon.audit.files import Files
+from ksi_daemon.logs import log as log_module
 from tests.audit.conftest import Open, happening, until
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ksi_daemon.errors import Invalid, NotFound
-from ksi_daemon.journal import DURATIONS_KEPT, NOTICE_DATA_LIMIT_BYTES, EventCounts
+from ksi_daemon.logs.journal import DURATIONS_KEPT, NOTICE_DATA_LIMIT_BYTES, EventCounts
 from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin
 from ksi_daemon.testing import TestHub, running

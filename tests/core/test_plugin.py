@@ -1,4 +1,4 @@
-"""plugin:list, inspect and reload, as an operator sees them. How loading works inside is tests/test_loader.py."""
+"""plugin:list, inspect and reload, as an operator sees them. How loading works inside is tests/plugin_host/test_loader.py."""
 
 from pathlib import Path
 

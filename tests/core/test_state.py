@@ -11,11 +11,11 @@ from ksi_daemon.config import Settings, SettingsRead
 from ksi_daemon.core.state import STARS_LIMIT, VALUE_LIMIT_BYTES
 from ksi_daemon.daemon import open_hub
 from ksi_daemon.errors import Invalid, NotFound, TooLarge
-from ksi_daemon.log import Log
+from ksi_daemon.logs.log import Log
+from ksi_daemon.process.var_dir import prepare
 from ksi_daemon.testing import running
-from ksi_daemon.var_dir import prepare
 from tests.in_process import call
-from tests.store.test_state_contract import JSON
+from tests.storage.test_state_contract import JSON
 
 
 async def test_what_is_set_can_be_read_listed_and_deleted() -> None:

@@ -12,8 +12,9 @@ from ksi_daemon.gate.profiles import read_profiles
 from ksi_daemon.gate.rights import CREDENTIALS_LIMIT, SESSIONS_LIMIT, USED_EVERY_S, Rights, scope_rules
 from ksi_daemon.gate.tokens import SHAPE, digest, new_secret
 from ksi_daemon.principal import Principal
-from ksi_daemon.sqlite import Database, open_database
-from ksi_daemon.store.agents import MIGRATIONS, Agent, Credential, SqliteAgents
+from ksi_daemon.storage.agents import Agent, Credential, SqliteAgents
+from ksi_daemon.storage.migrations import MIGRATIONS
+from ksi_daemon.storage.sqlite import Database, open_database
 from tests.gate.conftest import FakeClock
 from tests.in_process import until
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ksi_daemon import database_file
+from ksi_daemon.storage import database_file
 
 STEPS = 6
 SCRIPT = """

@@ -105,7 +105,7 @@ BROKEN = {
     ),
     "inner": (
         _with_head("inner", "", ", uses=[Router]").replace(
-            "plugin = ", "from ksi_daemon.router import Router\nplugin = "
+            "plugin = ", "from ksi_daemon.routing.router import Router\nplugin = "
         ),
         "no such capability",
     ),

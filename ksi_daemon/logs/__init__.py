@@ -1,0 +1,1 @@
+"""Structured logs, redaction of secrets, and the journal of recent calls and notices."""

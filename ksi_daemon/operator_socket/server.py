@@ -1,0 +1,381 @@
+"""The operator's door: a unix socket that speaks one JSON object a line, for the same user only.
+
+docs/socket.md is the protocol. Every request ends in `router.call`; notices come back through the connection's mailbox.
+"""
+
+import asyncio
+import os
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from ksi_daemon.errors import (
+    Cancelled,
+    Forbidden,
+    Internal,
+    Invalid,
+    KsiError,
+    NotFound,
+    TimedOut,
+    TooLarge,
+    Unauthenticated,
+)
+from ksi_daemon.gate.rights import Rights
+from ksi_daemon.identifiers import new_id
+from ksi_daemon.operator_socket.request import Request, id_of, parse_request
+from ksi_daemon.principal import Principal
+from ksi_daemon.routing.bus import Mailbox
+from ksi_daemon.routing.router import Router
+
+LINE_LIMIT_BYTES = 1_000_000
+IN_FLIGHT_LIMIT = 64  # per connection; beyond it the connection is not read until some are answered
+UNREAD_LIMIT_BYTES = 1_000_000
+UNREAD_LIMIT_S = 10.0
+BACKLOG = 1024
+IDLE_WORKERS = 4
+TURN = 64  # lines one connection may have served before others get a turn
+LAST_WORD_S = 0.5
+HANGUP_LOOK_S = 1.0
+SOCKET_PATH_LIMIT = 107
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OperatorSocket:
+    """The listener and its connections."""
+
+    def __init__(self, router: Router, rights: Rights, log: Any) -> None:
+        self.router = router
+        self.rights = rights
+        self.log = log
+        self.connections: set[_Connection] = set()
+        self.cut_readers = 0  # connections closed because they would not read
+
+    @asynccontextmanager
+    async def listening(self, path: Path) -> AsyncIterator[None]:
+        """Serve on `path` until left; then refuse newcomers and close every connection."""
+        listener = _bind(path)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: _Connection(self), sock=listener, backlog=BACKLOG
+        )
+        try:
+            yield
+        finally:
+            server.close()
+            await asyncio.gather(*(connection.close() for connection in list(self.connections)))
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+
+class _Connection(asyncio.Protocol):
+    """One client: lines in, answers and notices out, several calls under way at once."""
+
+    def __init__(self, door: OperatorSocket) -> None:
+        self.deadlines = door.router.deadlines
+        self._door = door
+        self._rest = b""  # the beginning of a line
+        self._skipping = False  # inside a line that was too long
+        self._lines: deque[bytes] = deque()
+        self._workers: set[_Worker] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = False  # a worker was called that has not come yet: one at a time is enough
+        self._flushing = False
+        self._input_over = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._cut: asyncio.TimerHandle | None = None
+        self._unsent: list[bytes] = []  # answers of this turn of the loop, sent in one write
+        self._transport: asyncio.Transport
+        self._mailbox: Mailbox
+        self._pump: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        uid = _peer_uid(transport)
+        if uid not in (os.geteuid(), 0):
+            self._door.log.warning("a stranger was refused at the socket", uid=uid)
+            self._answer(None, Forbidden(f"this hub belongs to uid {os.geteuid()}, you are uid {uid}"))
+            self._flush()
+            transport.close()
+            return
+        transport.set_write_buffer_limits(high=UNREAD_LIMIT_BYTES)
+        self._mailbox = self._door.router.bus.open(f"operator/{new_id()}")
+        self._principal = Principal(kind="operator", name="operator", door="socket", mailbox=self._mailbox.name)
+        self._pump = asyncio.get_running_loop().create_task(self._send_notices(), name="notices to an operator")
+        self._door.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if self._skipping:
+                self._skipping = False
+            elif len(line) > LINE_LIMIT_BYTES:
+                self._refuse_long_line()
+            elif line and not line.isspace():
+                self._lines.append(line)
+        if len(self._rest) > LINE_LIMIT_BYTES:
+            if not self._skipping:
+                self._refuse_long_line()
+            self._skipping = True
+        if self._skipping:
+            self._rest = b""
+        self._start_calls()
+
+    def eof_received(self) -> bool:
+        """A client that has said everything may still wait for its answers."""
+        self._input_over = True
+        if self._pump is not None:
+            self._close_when_done()
+            self._look_for_hangup()
+        return True
+
+    def _look_for_hangup(self) -> None:
+        """An end of input may mean `I have said everything` or `I am gone`; only the kernel knows, and only when asked."""
+        if self._transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), 0)
+        if any(seen & (select.POLLHUP | select.POLLERR) for _, seen in poll.poll(0)):
+            self._transport.abort()
+        else:
+            asyncio.get_running_loop().call_later(HANGUP_LOOK_S, self._look_for_hangup)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._door.connections.discard(self)
+        self._lines.clear()
+        if self._cut is not None:
+            self._cut.cancel()
+        if self._pump is None:
+            return
+        self._pump.cancel()
+        self._mailbox.close()
+        for worker in self._workers:
+            worker.task.cancel()
+
+    def pause_writing(self) -> None:
+        """Over 1 MB waits to be read: read no more from this client, and cut it if that lasts."""
+        self._may_write.clear()
+        self._transport.pause_reading()
+        self._cut = asyncio.get_running_loop().call_later(UNREAD_LIMIT_S, self._cut_reader)
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+        if self._cut is not None:
+            self._cut.cancel()
+            self._cut = None
+        self._start_calls()
+
+    async def close(self) -> None:
+        """Cut the calls still under way, let them say so, then hang up."""
+        tasks = [worker.task for worker in self._workers]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORD_S)
+        self._transport.close()
+
+    def _start_calls(self) -> None:
+        """See that somebody works on the waiting lines, and that no more are read than can be worked on."""
+        if self._lines and self._may_write.is_set() and not self._waking:
+            self._call_a_worker()
+        if self._transport.is_closing():
+            return
+        if len(self._lines) > IN_FLIGHT_LIMIT or not self._may_write.is_set():
+            self._transport.pause_reading()
+        elif not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def _call_a_worker(self) -> None:
+        if self._idle:
+            self._waking = True
+            self._idle.pop().set_result(None)
+        elif len(self._workers) < IN_FLIGHT_LIMIT:
+            self._waking = True
+            self._workers.add(_Worker(self))
+
+    async def work(self, worker: "_Worker") -> None:
+        """Serve lines one after the other; whenever one has to wait for something, another worker goes on with the next.
+
+        A task for each line would be simpler, and costs as much as a small call itself.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            self._waking = False
+            served = 0
+            while self._lines and self._may_write.is_set():
+                line = self._lines.popleft()
+                if self._lines:
+                    self._start_calls()
+                if self._unsent and not self._flushing:  # this line may have to wait; those answers must not
+                    self._flushing = True
+                    loop.call_soon(self._flush)
+                await self._serve(line, worker)
+                if worker.lost:
+                    return
+                served += 1
+                if served % TURN == 0:
+                    await asyncio.sleep(0)
+            self._flush()
+            if self._lines or not self._transport.is_reading():
+                self._start_calls()
+            if self._input_over:
+                self._close_when_done()
+            if len(self._idle) >= IDLE_WORKERS:
+                return
+            waiting = loop.create_future()
+            self._idle.append(waiting)
+            await waiting
+
+    async def _serve(self, line: bytes, worker: "_Worker") -> None:
+        try:
+            request = parse_request(line)
+        except Invalid as error:
+            self._answer(id_of(line), error)
+            return
+        worker.request = request
+        try:
+            answer = await self._door.router.call(
+                request.event,
+                request.data,
+                principal=await self._caller(request),
+                correlation_id=request.correlation_id,
+                timeout_s=request.timeout_s,
+            )
+        except KsiError as error:
+            self.fail(worker, error)
+        except asyncio.CancelledError:
+            self.fail(worker, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part"))
+            self._flush()
+            raise
+        except Exception:
+            self._door.log.exception("a call could not be answered", called=request.event)
+            self.fail(worker, Internal(f"{request.event} could not be answered", hint="the log has the details"))
+        else:
+            if not worker.lost:
+                self._unsent.append(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
+        worker.request = None
+
+    async def _caller(self, request: Request) -> Principal:
+        """The operator, unless the line brings an agent's token or asks to act as one."""
+        try:
+            if request.as_agent is not None:
+                return self._door.rights.acting_as(request.as_agent, mailbox=self._mailbox.name)
+            if request.token is not None:
+                return self._door.rights.principal(request.token, door="socket", mailbox=self._mailbox.name)
+            return self._principal
+        except (Unauthenticated, NotFound) as error:
+            await self._door.router.refuse_stranger(self._principal, request.event, error)
+            raise
+
+    def fail(self, worker: "_Worker", error: KsiError) -> None:
+        """Answer a worker's request with an error, if it is not answered yet."""
+        if worker.request is not None and not worker.lost:
+            self._answer(worker.request.id, error)
+
+    def let_go(self, worker: "_Worker") -> None:
+        """A worker ended, or is lost to a handler that does not end: another may take its place."""
+        self._workers.discard(worker)
+        self._flush()
+        if self._pump is not None and not self._pump.cancelled():
+            self._start_calls()
+            self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        busy = any(worker.request is not None for worker in self._workers)
+        if self._input_over and not busy and not self._lines and not self._mailbox.patterns:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._unsent and not self._transport.is_closing():
+            self._transport.write(b"".join(self._unsent))
+        self._unsent.clear()
+
+    def _answer(self, request_id: str | int | None, error: KsiError) -> None:
+        self._unsent.append(_encode({"id": request_id, "ok": False, "error": error.as_dict()}) + b"\n")
+
+    def _refuse_long_line(self) -> None:
+        self._answer(None, TooLarge(f"a line may have at most {LINE_LIMIT_BYTES:,} bytes", hint="send less at once"))
+        self._flush()
+
+    async def _send_notices(self) -> None:
+        told = 0
+        while True:
+            notice = await self._mailbox.take()
+            await self._may_write.wait()
+            if self._mailbox.dropped > told:
+                self._transport.write(b'{"dropped":%d}\n' % (self._mailbox.dropped - told))
+                told = self._mailbox.dropped
+            self._transport.write(b'{"notice":%b}\n' % _encode(notice.as_dict()))
+
+    def _cut_reader(self) -> None:
+        self._door.cut_readers += 1
+        self._door.log.warning(
+            "a client that does not read was cut off", unread_bytes=self._transport.get_write_buffer_size()
+        )
+        self._transport.abort()
+
+
+class _Worker:
+    """A task that serves one connection's lines, and what it is serving now."""
+
+    __slots__ = ("_connection", "lost", "request", "task")
+
+    def __init__(self, connection: _Connection) -> None:
+        self.request: Request | None = None
+        self.lost = False
+        self._connection = connection
+        self.task = asyncio.get_running_loop().create_task(connection.work(self), name="operator's calls")
+        self.task.add_done_callback(self._ended)
+        connection.deadlines.on_deaf[self.task] = self._give_up
+
+    def _give_up(self) -> None:
+        """The handler ignores its deadline; its caller need not wait for it, nor the next line for this worker."""
+        if self.request is not None:
+            hint = "its plugin swallows cancellations; the log and system:health tell of it"
+            self._connection.fail(
+                self, TimedOut(f"{self.request.event} passed its deadline and does not stop", hint=hint)
+            )
+        self.lost = True
+        self._connection.let_go(self)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connection.deadlines.on_deaf.pop(task, None)
+        self._connection.let_go(self)
+
+
+def _peer_uid(transport: asyncio.Transport) -> int:
+    connection = transport.get_extra_info("socket")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return int(uid)
+
+
+def _bind(path: Path) -> socket.socket:
+    """A listening socket with mode 0600 from its first moment. We hold the lock, so an old one is a leftover."""
+    with suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    umask = os.umask(0o177)
+    try:
+        if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
+            listener.bind(str(path))
+        else:
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+            finally:
+                os.close(folder)
+    finally:
+        os.umask(umask)
+    listener.listen(BACKLOG)
+    return listener

@@ -1,0 +1,331 @@
+"""Finds, checks, starts and reloads plugins; sets broken ones aside with a reason, so that the rest serves."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ksi_daemon.errors import BadData, Conflict, Invalid, KsiError, NotFound
+from ksi_daemon.gate.resources import parse_concrete
+from ksi_daemon.handler import PluginRefused
+from ksi_daemon.plugin import Plugin
+from ksi_daemon.plugin_host.discovery import Found, Source, find_plugins, shipped_folder
+from ksi_daemon.plugin_host.running_plugin import START_LIMIT_S, RunningPlugin
+from ksi_daemon.principal import DAEMON
+from ksi_daemon.routing.router import Route, Router
+from ksi_daemon.storage.sqlite import Database, open_database
+from ksi_daemon.workers.plugin_import import forget_plugin
+
+DRAIN_S = 30.0
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """A plugin that was found but does not run, and why."""
+
+    name: str
+    source: Source
+    place: str
+    state: Literal["broken", "disabled"]
+    reason: str
+
+
+class Loader:
+    """The plugins of one daemon.
+
+    `capabilities` maps what any plugin may use; `inner` what only the daemon's own may; a `known` type without an object is a
+    capability that this machine lacks.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        folder: Path,
+        *,
+        log: Any,
+        capabilities: Mapping[type, object],
+        inner: Mapping[type, object],
+        known: Sequence[type] = (),
+    ) -> None:
+        self.running: dict[str, RunningPlugin] = {}
+        self.set_aside: dict[str, SetAside] = {}
+        self.folders: tuple[Path, ...] = ()
+        self._router = router
+        self._folder = folder
+        self._log = log
+        self._capabilities = dict(capabilities)
+        self._inner = {**inner, Loader: self}
+        self._known = set(known) | set(capabilities)
+        self._reloading: set[str] = set()
+        self._farewells: set[asyncio.Task[int]] = set()
+        self._databases: dict[str, Database] = {}
+        self._open_databases = AsyncExitStack()
+
+    async def load_core(self, plugins: Sequence[tuple[Plugin, str]]) -> None:
+        """Start the daemon's own plugins. A failure here is a failure of the daemon."""
+        for plugin, summary in plugins:
+            found = Found(plugin.name, "core", f"ksi_daemon.core.{plugin.name}", _constant(plugin, summary))
+            await self._start(found, plugin, summary)
+
+    async def load_all(self, folders: Sequence[Path], disabled: Sequence[str]) -> None:
+        """Find and start every other plugin, one after the other; a broken one is set aside."""
+        self.folders = tuple(folders)
+        for found in find_plugins(folders):
+            if found.name in disabled:
+                self.set_aside[found.name] = SetAside(
+                    found.name, found.source, found.place, "disabled", "plugins_disabled names it"
+                )
+            elif found.name in self.running:
+                first = self.running[found.name].found.place
+                self._put_aside(
+                    found, f"the name {found.name!r} is taken by {first}", key=f"{found.name} ({found.place})"
+                )
+            else:
+                await self._load_or_put_aside(found)
+
+    async def load(self, found: Found) -> RunningPlugin:
+        """Import, check and start one plugin. Raises whatever is wrong with it."""
+        plugin, summary = await _imported(found)
+        return await self._start(found, plugin, summary)
+
+    async def reload(self, name: str) -> tuple[RunningPlugin, int]:
+        """Swap a plugin for what lies on disk now. Whatever is wrong with the new one, the old one goes on serving.
+
+        Returns the new plugin, and how many calls of the old one had to be cut after waiting for them.
+        """
+        old = self.running.get(name)
+        found = old.found if old is not None else self._find_again(name)
+        if found.source == "core":
+            raise Conflict(f"{name} is part of the daemon", hint="`ksi restart` loads the daemon's own code again")
+        if name in self._reloading:
+            raise Conflict(f"{name} is being reloaded already", hint="wait for that to end")
+        self._reloading.add(name)
+        try:
+            new = await self._swap(old, found)
+        finally:
+            self._reloading.discard(name)
+        if old is None:
+            return new, 0
+        farewell = asyncio.create_task(_farewell(old), name=f"last calls of the old {name}")
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
+        return new, await asyncio.shield(farewell)  # a caller that goes away must not keep the old version alive
+
+    async def close(self) -> None:
+        """Stop every plugin, the daemon's own last."""
+        await asyncio.sleep(0)  # a farewell that was never begun could not be hurried
+        for farewell in self._farewells:
+            farewell.cancel()
+        if self._farewells:
+            await asyncio.wait(self._farewells)
+        outside = [running for running in self.running.values() if running.found.source != "core"]
+        await asyncio.gather(*(running.stop() for running in outside))
+        for running in reversed([running for running in self.running.values() if running.found.source == "core"]):
+            await running.stop()
+        await self._open_databases.aclose()
+
+    def searched(self) -> list[Path]:
+        """The folders in which plugins are looked for."""
+        return [shipped_folder(), *self.folders]
+
+    def _find_again(self, name: str) -> Found:
+        for found in find_plugins(self.folders):
+            if found.name == name:
+                return found
+        raise NotFound(f"there is no plugin named {name[:64]!r}", hint="`ksi plugins ls` shows those that were found")
+
+    async def _load_or_put_aside(self, found: Found) -> None:
+        try:
+            await self.load(found)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _cancelled():
+                raise
+            self._put_aside(found, _reason(error), error=error)
+
+    async def _swap(self, old: RunningPlugin | None, found: Found) -> RunningPlugin:
+        earlier = {} if old is None else forget_plugin(found.name)
+        try:
+            new = await self.load(found)
+        except BaseException as error:
+            if old is not None:
+                forget_plugin(found.name)
+                sys.modules.update(earlier)
+            if isinstance(error, asyncio.CancelledError) and _cancelled():
+                raise
+            if old is None:
+                self._put_aside(found, _reason(error), error=error)
+            self._log.warning("plugin reload refused", plugin=found.name, reason=_reason(error))
+            kept = "" if old is None else "; the version that was running goes on"
+            raise Conflict(
+                f"{found.name} cannot be loaded: {_reason(error)}{kept}", hint="mend it and reload again"
+            ) from error
+        self._announce("plugin:reloaded", {"name": found.name, "events": sorted(new.plugin.handlers)})
+        return new
+
+    async def _start(self, found: Found, plugin: Plugin, summary: str) -> RunningPlugin:
+        given, omitted = self._check(found, plugin)
+        folder = self._folder / plugin.name
+        if found.source != "core":
+            folder.mkdir(mode=0o700, exist_ok=True)
+        database = await self._database(plugin, folder)
+        running = RunningPlugin(
+            found,
+            plugin,
+            summary,
+            router=self._router,
+            folder=folder,
+            database=database,
+            omitted=omitted,
+            log=self._log,
+        )
+        task = await running.start(given)
+        self._publish_routes(running)
+        task.add_done_callback(lambda ended: self._on_end(running, ended))
+        if found.source != "core":
+            self._announce("plugin:loaded", {"name": plugin.name, "events": sorted(plugin.handlers)})
+        return running
+
+    async def _database(self, plugin: Plugin, folder: Path) -> Database | None:
+        """The plugin's database. It outlives a reload, so that the old version's last calls and the new one share it."""
+        if not plugin.migrations:
+            return None
+        database = self._databases.get(plugin.name)
+        if database is None:
+            opened = open_database(folder / f"{plugin.name}.db", plugin.migrations)
+            database = self._databases[plugin.name] = await self._open_databases.enter_async_context(opened)
+        elif database.migrations != plugin.migrations:
+            await database.migrate(plugin.migrations)
+        return database
+
+    def _check(self, found: Found, plugin: Plugin) -> tuple[dict[type, object], dict[str, str]]:
+        """What the plugin is given, and which of its events it cannot have for want of a capability."""
+        already = self.running.get(plugin.name)
+        if already is not None and already.found.place != found.place:
+            raise PluginRefused(f"the name {plugin.name!r} is taken by {already.found.place}")
+        offered = self._capabilities | (self._inner if found.source == "core" else {})
+        for kind in plugin.uses:
+            if kind not in offered:
+                lacking = "this machine does not have it" if kind in self._known else "there is no such capability"
+                raise PluginRefused(f"{plugin.name} uses {kind.__name__}: {lacking}")
+        omitted: dict[str, str] = {}
+        for event, handler in plugin.handlers.items():
+            for resource, _ in handler.traits.needs:
+                try:
+                    parse_concrete(resource)
+                except Invalid as error:
+                    raise PluginRefused(f"{plugin.name}: {event} needs {resource!r}: {error.message}") from error
+            for kind in handler.traits.uses:
+                if kind not in self._known and kind not in offered:
+                    raise PluginRefused(f"{plugin.name}: {event} uses {kind.__name__}: there is no such capability")
+                if kind not in offered:
+                    omitted[event] = kind.__name__
+        self._refuse_collisions(plugin)
+        wanted = {*plugin.uses, *(kind for handler in plugin.handlers.values() for kind in handler.traits.uses)}
+        return {kind: offered[kind] for kind in wanted if kind in offered}, omitted
+
+    def _refuse_collisions(self, plugin: Plugin) -> None:
+        tools = {
+            route.handler.tool: event
+            for event, route in self._router.routes.items()
+            if route.handler.plugin != plugin.name
+        }
+        for event, handler in plugin.handlers.items():
+            other = tools.get(handler.tool)
+            if other is not None:
+                raise PluginRefused(f"{plugin.name}: {event} and {other} would both be the tool {handler.tool!r}")
+            tools[handler.tool] = event
+            if event in plugin.notices:
+                raise PluginRefused(f"{plugin.name}: {event} is both a call and a notice")
+
+    def _publish_routes(self, running: RunningPlugin) -> None:
+        """One swap of the whole catalogue: nobody sees half a plugin."""
+        name = running.plugin.name
+        gate = self._router.gate
+        breaker = None
+        if gate is not None and running.found.source != "core":
+            gate.breakers.forget(name)  # a new version starts afresh
+            breaker = gate.breakers.of(name)
+        routes = {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
+        for event, handler in running.plugin.handlers.items():
+            if event not in running.omitted:
+                routes[event] = Route(handler, running.owner, self._router.journal.counts_of(event), breaker)
+        self._router.replace_routes(routes)
+        self.running[name] = running
+        self.set_aside.pop(name, None)
+
+    def _on_end(self, running: RunningPlugin, task: asyncio.Task[None]) -> None:
+        """A plugin's task ended. If nobody asked it to, something it had running broke: it is set aside."""
+        error = RuntimeError("it was cancelled from inside") if task.cancelled() else task.exception()
+        if error is None or (task.cancelled() and running.stop_requested.is_set()):
+            return
+        if self.running.get(running.plugin.name) is not running:
+            self._log.error("plugin did not close cleanly", plugin=running.plugin.name, exc_info=error)
+            return
+        del self.running[running.plugin.name]
+        name = running.plugin.name
+        self._router.replace_routes(
+            {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
+        )
+        self._put_aside(running.found, _reason(error), error=error)
+
+    def _put_aside(
+        self, found: Found, reason: str, *, key: str | None = None, error: BaseException | None = None
+    ) -> None:
+        unexpected = error is not None and not isinstance(error, PluginRefused | BadData)
+        self._log.error(
+            "plugin set aside",
+            plugin=found.name,
+            place=found.place,
+            reason=reason,
+            exc_info=error if unexpected else None,
+        )
+        self.set_aside[key or found.name] = SetAside(found.name, found.source, found.place, "broken", reason)
+        self._announce("plugin:failed", {"name": found.name, "reason": reason})
+
+    def _announce(self, event: str, data: Mapping[str, Any]) -> None:
+        self._router.notify(event, data, principal=DAEMON)
+
+
+async def _farewell(old: RunningPlugin) -> int:
+    """Wait for the last calls of an old version; when the hub closes there is no more waiting."""
+    try:
+        return await old.stop(drain_s=DRAIN_S)
+    except asyncio.CancelledError:
+        return await old.stop()
+
+
+async def _imported(found: Found) -> tuple[Plugin, str]:
+    """Import in a thread: a module that computes or hangs while it is imported must not hold up calls."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(_import_now, found), START_LIMIT_S)
+    except TimeoutError:
+        raise PluginRefused(f"{found.place} did not finish importing within {START_LIMIT_S:g} s") from None
+
+
+def _import_now(found: Found) -> tuple[Plugin, str]:
+    try:
+        return found.load()
+    except Exception:
+        raise
+    except BaseException as error:
+        raise PluginRefused(f"{found.place} raised {error!r} while it was imported") from error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, PluginRefused | BadData | KsiError):
+        return str(error)
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_reason(one) for one in error.exceptions)
+    return f"{type(error).__name__}: {error}"
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _constant(plugin: Plugin, summary: str) -> Callable[[], tuple[Plugin, str]]:
+    return lambda: (plugin, summary)

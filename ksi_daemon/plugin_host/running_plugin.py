@@ -1,0 +1,184 @@
+"""One plugin alive: its lifespan and listeners, opened and closed in one task of its own.
+
+One task, because what a lifespan opens (task groups, cancel scopes) must be closed by the task that opened it.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from ksi_daemon.errors import KsiError
+from ksi_daemon.identifiers import new_id
+from ksi_daemon.notice import Notice
+from ksi_daemon.plugin import Context, Home, Listener, Plugin
+from ksi_daemon.plugin_host.discovery import Found
+from ksi_daemon.principal import Principal
+from ksi_daemon.routing.bus import Mailbox
+from ksi_daemon.routing.router import Owner, Router
+from ksi_daemon.storage.sqlite import Database
+
+START_LIMIT_S = 30.0
+STOP_LIMIT_S = 3.0
+TURN = 64  # notices a listener may handle before others get a turn
+
+
+class Subscription:
+    """A plugin's listener at work on its own mailbox: slow, failing or looping, it holds up nobody else."""
+
+    def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener) -> None:
+        self.pattern = pattern
+        self.failed = 0
+        self.mailbox: Mailbox = router.bus.open(f"{home.plugin}/{pattern}/{new_id()}")
+        self._router = router
+        self._home = home
+        self._listener = listener
+        self._principal = Principal(kind="plugin", name=home.plugin, mailbox=self.mailbox.name)
+
+    async def run(self) -> None:
+        """Handle notices until cancelled."""
+        self.mailbox.subscribe([self.pattern])
+        try:
+            while True:
+                for _ in range(TURN):
+                    await self._handle(await self.mailbox.take())
+                await asyncio.sleep(0)
+        finally:
+            self.mailbox.close()
+
+    async def _handle(self, notice: Notice) -> None:
+        context = Context(
+            self._home,
+            self._router,
+            self._principal,
+            notice.event,
+            notice.id,
+            notice.correlation_id,
+            notice.parent_id,
+            notice.depth,
+        )
+        try:
+            with self._router.deadlines.within(self._router.limits.call_timeout_s):
+                await self._listener(context, notice)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._note_failure(notice, asyncio.CancelledError("raised by the listener itself"))
+        except BaseException as error:  # noqa: BLE001 - whatever a listener raises is its own failure
+            self._note_failure(notice, error)
+
+    def _note_failure(self, notice: Notice, error: BaseException) -> None:
+        self.failed += 1
+        if self.failed > 10 and self.failed % 1000:  # a flood of the same failure says nothing new
+            return
+        facts = {"pattern": self.pattern, "notice": notice.event, "notice_id": notice.id, "failed": self.failed}
+        if isinstance(error, KsiError):
+            self._home.log.warning("listener failed", **facts, code=error.code, message=error.message)
+        else:
+            self._home.log.error("listener broke", **facts, exc_info=error)
+
+
+class RunningPlugin:
+    """A loaded plugin. `start` brings it up or raises; `stop` waits for its calls, then closes what it opened."""
+
+    def __init__(
+        self,
+        found: Found,
+        plugin: Plugin,
+        summary: str,
+        *,
+        router: Router,
+        folder: Path,
+        database: Database | None,
+        omitted: Mapping[str, str],
+        log: Any,
+    ) -> None:
+        self.found = found
+        self.plugin = plugin
+        self.summary = summary
+        self.loaded_at = time.time()
+        self.subscriptions: list[Subscription] = []
+        self.database = database
+        self.omitted = omitted  # events it cannot have -> the capability they lack
+        self.owner: Owner
+        self._router = router
+        self._folder = folder
+        self._log = log
+        self.stop_requested = asyncio.Event()
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._listening: asyncio.Future[list[None]]
+
+    async def start(self, capabilities: Mapping[type, object]) -> asyncio.Task[None]:
+        """Open everything; returns the task that lives as long as the plugin does."""
+        self._task = asyncio.create_task(self._live(capabilities), name=f"plugin {self.plugin.name}")
+        try:
+            await asyncio.wait_for(asyncio.shield(self._started), START_LIMIT_S)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        except TimeoutError:
+            self._task.cancel()
+            raise TimeoutError(f"it did not start within {START_LIMIT_S:g} s") from None
+        return self._task
+
+    async def stop(self, drain_s: float = 0.0) -> int:
+        """Close it; returns how many of its calls were still under way when the patience ended."""
+        self._listening.cancel()  # a successor hears the notices from now on
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.owner.idle(), drain_s)
+        finally:
+            left = self.owner.in_flight
+            self.stop_requested.set()
+        if self._task is not None:
+            _, late = await asyncio.wait([self._task], timeout=STOP_LIMIT_S)
+            for task in late:
+                self._log.error(
+                    "plugin did not stop in time and is abandoned", plugin=self.plugin.name, limit_s=STOP_LIMIT_S
+                )
+                task.cancel()
+        return left
+
+    async def _live(self, capabilities: Mapping[type, object]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                await self._open(stack, capabilities)
+                self._listening = asyncio.gather(*(subscription.run() for subscription in self.subscriptions))
+                stack.push_async_callback(_end, self._listening)
+                await asyncio.sleep(0)  # the listeners subscribe before anyone is told that the plugin is there
+                self._started.set_result(None)
+                await self.stop_requested.wait()
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                self._started.cancel()
+                raise
+            told = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+            if self._started.done():
+                raise told from error
+            self._started.set_exception(told)
+
+    async def _open(self, stack: AsyncExitStack, capabilities: Mapping[type, object]) -> None:
+        home = Home(
+            self.plugin.name,
+            self._folder,
+            log=self._log.bind(plugin=self.plugin.name),
+            database=self.database,
+            capabilities=capabilities,
+            announces=self.plugin.notices,
+        )
+        self.owner = Owner(home)
+        if self.plugin.lifespan_function is not None:
+            await stack.enter_async_context(self.plugin.lifespan_function(home))
+        self.subscriptions = [
+            Subscription(self._router, home, pattern, listener=listener) for pattern, listener in self.plugin.listeners
+        ]
+
+
+async def _end(listening: asyncio.Future[list[None]]) -> None:
+    listening.cancel()
+    with suppress(asyncio.CancelledError):
+        await listening

@@ -1,0 +1,1 @@
+"""The daemon as a process: signals, the var folder and its lock, control."""

@@ -1,0 +1,73 @@
+"""The daemon's own handle: facts about this process, its settings, and the way to stop it. Given to the core's plugins only."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ksi_daemon.config import NEED_RESTART, SettingsRead, read_settings
+from ksi_daemon.errors import BadSettings, Invalid
+from ksi_daemon.principal import DAEMON
+from ksi_daemon.routing.router import Router
+
+
+class Control:
+    """One per daemon. `apply` is called with new settings when a reload accepts them."""
+
+    def __init__(
+        self,
+        read: SettingsRead,
+        *,
+        router: Router,
+        log: Any,
+        apply: Callable[[SettingsRead], None],
+        stop_requested: asyncio.Event,
+    ) -> None:
+        self.read = read
+        self.started_at = time.time()
+        self.pid = os.getpid()
+        self.url = ""
+        self.stop_requested = stop_requested
+        self.connections: Callable[[], int] = lambda: 0
+        self.alarm_sources: list[Callable[[], list[str]]] = []
+        self._router = router
+        self._log = log
+        self._apply = apply
+
+    @property
+    def socket_path(self) -> Path:
+        """Where operators connect."""
+        return self.read.settings.var_dir / "run" / "ksi.sock"
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since the start."""
+        return round(time.time() - self.started_at, 3)
+
+    def alarms(self) -> list[str]:
+        """What an operator should look at now."""
+        return [alarm for source in self.alarm_sources for alarm in source()]
+
+    def reload_settings(self) -> tuple[list[str], list[str]]:
+        """Read the settings again. Bad ones are refused and the old ones stay.
+
+        Returns the names that changed, and which of them wait for a restart.
+        """
+        try:
+            new = read_settings()
+        except BadSettings as error:
+            self._log.error("new settings refused, the old ones stay", problem=str(error))
+            self._router.notify("config:rejected", {"problem": str(error)}, principal=DAEMON)
+            raise Invalid(
+                f"{error}\nThe old settings stay.", hint="`ksi config check` shows what is wrong with the file"
+            ) from error
+        old, fresh = self.read.settings.model_dump(), new.settings.model_dump()
+        changed = sorted(name for name in fresh if fresh[name] != old[name])
+        waiting = [name for name in changed if name in NEED_RESTART]
+        self.read = new.keeping(waiting, self.read.settings)
+        self._apply(self.read)
+        self._log.info("settings reloaded", changed=changed, needs_restart=waiting)
+        self._router.notify("config:reloaded", {"changed": changed, "needs_restart": waiting}, principal=DAEMON)
+        return changed, waiting

@@ -1,0 +1,116 @@
+"""Turns calls into audit entries: intent before an effect, outcome before a reply, refusals counted. What is recorded, not how."""
+
+import asyncio
+from typing import Any
+
+from ksi_daemon.audit import Audit, Entry
+from ksi_daemon.audit.entry import EntryType
+from ksi_daemon.errors import KsiError
+from ksi_daemon.handler import Handler
+from ksi_daemon.identifiers import namespace_of, time_of, tool_name
+from ksi_daemon.logs.redaction import redact
+from ksi_daemon.plugin import Context
+from ksi_daemon.principal import Principal
+
+REFUSALS = frozenset({"unauthenticated", "forbidden", "approval_required", "too_many", "part_down"})
+AUTHORIZATION = frozenset({"unauthenticated", "forbidden", "approval_required"})
+ADMIN = frozenset({"agent", "token", "permission", "config", "plugin", "audit"})
+
+
+class Recorder:
+    """The audit as the router uses it."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+
+    async def intent(self, call: Context, handler: Handler, arguments: Any, *, rule: str | None) -> None:
+        """Durable before the handler runs, or `AuditUnavailable`."""
+        type_ = _type(handler.event, "started", known=True)
+        await self.audit.append(
+            _entry(call, type_, "intent", "started", handler=handler, arguments=arguments, rule=rule)
+        )
+
+    async def outcome(
+        self,
+        call: Context,
+        status: str,
+        *,
+        handler: Handler | None,
+        intended: bool,
+        arguments: Any,
+        rule: str | None,
+        reason: str | None,
+        duration_ms: float,
+        result_bytes: int,
+    ) -> None:
+        """Durable before the reply leaves, or `AuditUnavailable`. A cancelled caller does not cut it short."""
+        entry = _entry(
+            call,
+            _type(call.event, status, known=handler is not None),
+            "outcome",
+            status,
+            handler=handler,
+            arguments=arguments,
+            rule=rule,
+            reason=reason,
+            duration_ms=duration_ms,
+            result_bytes=result_bytes,
+        )
+        countable = status in REFUSALS and not intended  # an intent must find its own outcome
+        writing = self.audit.append_refusal(entry) if countable else self.audit.append(entry)
+        await asyncio.shield(asyncio.ensure_future(writing))
+
+    async def stranger(self, principal: Principal, event: str, error: KsiError) -> None:
+        """Somebody who could not say who they are."""
+        await self.audit.append_refusal(
+            Entry(
+                type="authorization",
+                phase="outcome",
+                status=error.code,
+                event=str(redact(event[:100])),
+                door=principal.door,
+                principal="unknown",
+                reason=error.message,
+            )
+        )
+
+    async def note(self, event: str, details: Any = None) -> None:
+        """Something the daemon itself did: started, stopped."""
+        await self.audit.append(Entry(type="system", event=event, details=details))
+
+
+def _type(event: str, status: str, *, known: bool) -> EntryType:
+    if status in AUTHORIZATION:
+        return "authorization"
+    if status == "internal":
+        return "error"
+    namespace = namespace_of(event)
+    if namespace == "session":
+        return "session"
+    return "admin" if namespace in ADMIN and known else "tool_call"
+
+
+def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler: Handler | None, **facts: Any) -> Entry:
+    principal = call.principal
+    # The name of an event that nobody owns is only what somebody typed: it may be anything.
+    event = str(redact(call.event[:100])) if handler is None else handler.event
+    return Entry(
+        type=type_,
+        phase=phase,
+        status=status,
+        event=event,
+        tool=None if handler is None else tool_name(event),
+        call_id=call.call_id,
+        correlation_id=call.correlation_id,
+        parent_id=call.parent_id,
+        door="plugin" if call.parent_id is not None else principal.door,
+        principal=principal.kind,
+        agent_id=principal.agent_id,
+        user_id=principal.user_id,
+        session_id=principal.session_id,
+        credential_id=principal.credential_id,
+        conversation_id=principal.conversation_id,
+        time_s=time_of(call.call_id) if phase == "intent" else None,
+        details={"acting": principal.acting} if principal.acting else None,
+        **facts,
+    )

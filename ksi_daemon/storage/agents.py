@@ -1,0 +1,153 @@
+"""Who there is and what they hold: agents, their credentials (digests only) and grants, as rows that survive a restart."""
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from ksi_daemon.access import Access
+from ksi_daemon.storage.sqlite import Database, Row
+
+CREATE_AGENTS = """
+    CREATE TABLE agents (
+        agent_id TEXT PRIMARY KEY,
+        profile TEXT NOT NULL,
+        parent_id TEXT REFERENCES agents (agent_id),
+        frozen INTEGER NOT NULL,
+        note TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        created_by TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE credentials (
+        credential_id TEXT PRIMARY KEY,
+        agent_id TEXT NOT NULL REFERENCES agents (agent_id) ON DELETE CASCADE,
+        digest TEXT NOT NULL UNIQUE,
+        record TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE grants (
+        grant_id TEXT PRIMARY KEY,
+        subject TEXT NOT NULL REFERENCES agents (agent_id) ON DELETE CASCADE,
+        resource TEXT NOT NULL,
+        access TEXT NOT NULL,
+        expires_at REAL,
+        created_at REAL NOT NULL,
+        created_by TEXT NOT NULL,
+        UNIQUE (subject, resource)
+    ) WITHOUT ROWID;
+    """
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """One agent."""
+
+    agent_id: str
+    profile: str
+    parent_id: str | None
+    frozen: bool
+    note: str
+    created_at: float
+    created_by: str
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """What proves an agent's identity. The secret itself is shown once and never kept."""
+
+    credential_id: str
+    agent_id: str
+    digest: str
+    kind: Literal["token", "session"] = "token"
+    label: str = ""
+    user_id: str | None = None
+    conversation_id: str | None = None
+    completion_id: str | None = None
+    client_id: str | None = None
+    scopes: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    created_at: float
+    created_by: str
+    expires_at: float | None = None
+    idle_limit_s: float | None = None
+    last_used_at: float | None = None
+    revoked_at: float | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """One row of live permission."""
+
+    grant_id: str
+    subject: str
+    resource: str
+    access: Access
+    expires_at: float | None
+    created_at: float
+    created_by: str
+
+
+class AgentStore(Protocol):
+    """What a backend must do. The contract suite is tests/storage/test_agents_contract.py."""
+
+    async def load(self) -> tuple[list[Agent], list[Credential], list[Grant]]: ...
+    async def save_agent(self, agent: Agent) -> None: ...
+    async def delete_agent(self, agent_id: str) -> None: ...
+    async def save_credential(self, credential: Credential) -> None: ...
+    async def save_grant(self, grant: Grant) -> None: ...
+    async def delete_grant(self, subject: str, resource: str) -> bool: ...
+
+
+class SqliteAgents:
+    """The embedded backend."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def load(self) -> tuple[list[Agent], list[Credential], list[Grant]]:
+        """Everything, for the gate's memory."""
+        agents = await self._database.fetch("SELECT * FROM agents ORDER BY created_at, agent_id")
+        credentials = await self._database.fetch("SELECT record FROM credentials ORDER BY credential_id")
+        grants = await self._database.fetch("SELECT * FROM grants ORDER BY grant_id")
+        return (
+            [_agent(row) for row in agents],
+            [msgspec.json.decode(row["record"], type=Credential) for row in credentials],
+            [Grant(**dict(row)) for row in grants],
+        )
+
+    async def save_agent(self, agent: Agent) -> None:
+        """Keep an agent, new or changed."""
+        await self._database.execute(
+            "INSERT INTO agents (agent_id, profile, parent_id, frozen, note, created_at, created_by)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET profile = excluded.profile,"
+            " parent_id = excluded.parent_id, frozen = excluded.frozen, note = excluded.note",
+            *msgspec.structs.astuple(agent),
+        )
+
+    async def delete_agent(self, agent_id: str) -> None:
+        """Forget an agent with its credentials and grants."""
+        await self._database.execute("DELETE FROM agents WHERE agent_id = ?", agent_id)
+
+    async def save_credential(self, credential: Credential) -> None:
+        """Keep a credential, new or changed."""
+        await self._database.execute(
+            "INSERT INTO credentials (credential_id, agent_id, digest, record) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (credential_id) DO UPDATE SET record = excluded.record",
+            credential.credential_id,
+            credential.agent_id,
+            credential.digest,
+            msgspec.json.encode(credential).decode(),
+        )
+
+    async def save_grant(self, grant: Grant) -> None:
+        """Keep a grant; one on the same resource takes the other's place."""
+        await self._database.execute(
+            "INSERT OR REPLACE INTO grants (grant_id, subject, resource, access, expires_at, created_at, created_by)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            *msgspec.structs.astuple(grant),
+        )
+
+    async def delete_grant(self, subject: str, resource: str) -> bool:
+        """Take a grant back; True when it was there."""
+        return (
+            await self._database.execute("DELETE FROM grants WHERE subject = ? AND resource = ?", subject, resource) > 0
+        )
+
+
+def _agent(row: Row) -> Agent:
+    return Agent(**(dict(row) | {"frozen": bool(row["frozen"])}))
