@@ -14,6 +14,7 @@ from ksi_daemon.storage.migrations import MIGRATIONS
 from ksi_daemon.storage.sqlite import open_database
 from ksi_daemon.storage.state import SqliteState
 from tests.audit.conftest import FakeLog
+from tests.machine import needs_strace
 from tests.power_loss import Step, cut_power, trace
 
 ROUNDS = int(os.environ.get("KSI_POWER_CUTS", "40"))  # the long form: 500
@@ -56,7 +57,7 @@ def _acknowledged(steps: list[Step], acks: Path) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@needs_strace
 @pytest.mark.timeout(300)
 async def test_after_a_power_cut_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     """F02: what was not synced is dropped, wholly or in part, at moments all over a run."""

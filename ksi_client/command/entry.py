@@ -8,7 +8,7 @@ import typer
 
 from ksi_client.command.app import root
 from ksi_client.command.complete import join_bash_words
-from ksi_client.command.fault import FAILED, INTERRUPTED, Fault
+from ksi_client.command.fault import FAILED, INTERRUPTED, OK, Fault
 from ksi_client.command.screen import Screen
 from ksi_client.errors import KsiError
 from ksi_client.terminal import visible
@@ -20,12 +20,19 @@ def run() -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a narrow locale shortens nothing and breaks nothing
     join_bash_words(os.environ)
-    screen = Screen()
+    screen, code = Screen(), OK
     try:
         code = _run_verb(screen)
         sys.stdout.flush()
-    except BrokenPipeError:
-        code = _reader_left()
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does: the work is done
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        if code == OK:
+            screen.fault(
+                Fault(f"the output could not be written: {error.strerror}", hint="was it sent to a full disk?")
+            )
+            code = FAILED
     return code
 
 
@@ -38,7 +45,7 @@ def _run_verb(screen: Screen) -> int:
         return INTERRUPTED
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):
-            raise end.__context__ from None  # typer would have us end with 1; see _reader_left
+            raise end.__context__ from None  # typer would have us end with 1; see `run`
         return _exit_code(end.code)
     except typer.TyperException as error:
         _explain_usage(error)
@@ -72,7 +79,6 @@ def _explain_usage(error: typer.TyperException) -> None:
         print(f"  next: {visible(context.command_path)} --help", file=sys.stderr)
 
 
-def _reader_left() -> int:
-    """Whoever read our output has gone, as `head` does. The work is done; what is still buffered has no reader."""
+def _discard_output() -> None:
+    """What is still buffered cannot be written; without this the interpreter would try again, and fail, as it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

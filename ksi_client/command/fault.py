@@ -1,5 +1,6 @@
 """A verb's own failure: what went wrong, what to do next, and the exit code to end with."""
 
+OK = 0
 FAILED = 1
 USAGE = 2
 NOT_FOUND = 3

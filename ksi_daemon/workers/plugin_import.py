@@ -84,4 +84,4 @@ def _install() -> None:
         root = ModuleType(ROOT)
         root.__path__ = []
         sys.modules[ROOT] = root
-        sys.meta_path.append(_Submodules())
+        sys.meta_path.insert(0, _Submodules())  # before the path finder, which would read stale bytecode

@@ -24,10 +24,9 @@ async def caller(audit, name):
         number += 1
         call_id = f"{sys.argv[2]}-{name}-{number}"
         await audit.append(intent(call_id, arguments={"n": number}))
-        sys.stdout.write(call_id + " intent\\n")
+        print(call_id, "intent", flush=True)
         await audit.append(outcome(call_id))
-        sys.stdout.write(call_id + " outcome\\n")
-        sys.stdout.flush()
+        print(call_id, "outcome", flush=True)
 
 async def main():
     async with open_audit(Path(sys.argv[1]), log=FakeLog()) as audit:

@@ -1,10 +1,8 @@
 """When the record cannot be written nothing is served; when it can again, service goes on by itself."""
 
 import json
-import os
 import resource
 import sqlite3
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -13,6 +11,7 @@ import pytest
 
 from tests.live.daemon_process import Daemon, until
 from tests.live.storms import integrity
+from tests.machine import mounted, needs_mount
 
 EFFECTS = '''
 @plugin.handles("effects:run")
@@ -70,16 +69,11 @@ def small_disk(daemon: Daemon) -> Iterator[Daemon]:
     folder = daemon.var / "db"
     daemon.var.mkdir(mode=0o700)
     folder.mkdir(mode=0o700)
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(folder)], check=False, capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip("this user may not mount a disk")
-    try:
-        yield daemon
-    finally:
-        daemon.end()
-        subprocess.run(["umount", str(folder)], check=True)
+    with mounted(folder, options="size=4m,mode=0700"):
+        try:
+            yield daemon
+        finally:
+            daemon.end()
 
 
 def _code(daemon: Daemon, event: str) -> str:
@@ -138,7 +132,7 @@ def test_a_record_that_was_moved_away(daemon: Daemon) -> None:
     _survives(daemon, _moved_away)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk")
+@needs_mount
 def test_a_record_on_a_full_disk(small_disk: Daemon) -> None:
     """U02 F03"""
     _survives(small_disk, _disk_full, growing=True)

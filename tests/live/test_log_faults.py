@@ -2,9 +2,9 @@
 
 import json
 import resource
-import subprocess
 
 from tests.live.daemon_process import Daemon, until
+from tests.machine import mounted, needs_mount
 
 
 def _alarms(daemon: Daemon) -> list[str]:
@@ -46,25 +46,25 @@ def test_a_full_log_disk_is_an_alarm_and_the_service_goes_on(daemon: Daemon) -> 
     assert daemon.stop() == 0
 
 
+@needs_mount
 def test_a_line_that_a_full_disk_cut_in_two_does_not_spoil_the_next_one(daemon: Daemon) -> None:
     """F13: a disk of 128 KB for the logs alone"""
     folder = daemon.var / "log"
     daemon.var.mkdir(mode=0o700)
     folder.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k,mode=700", "none", str(folder)], check=True)
-    try:
-        (folder / "filler").write_bytes(bytes(60_000))
-        daemon.start()
-        until(lambda: any("cannot be written" in alarm for alarm in _alarms(daemon)), what="the alarm")
-        (folder / "filler").unlink()
-        until(lambda: not _alarms(daemon), what="the alarm is over by itself")
-        daemon.call("system:echo", {"text": "after"})
-        until(lambda: b'"system:echo"' in (folder / "ksi.jsonl").read_bytes(), what="it is logged again")
-        assert daemon.stop() == 0
-        lines = (folder / "ksi.jsonl").read_bytes().splitlines()
-    finally:
-        daemon.end()
-        subprocess.run(["umount", str(folder)], check=True)
+    with mounted(folder, options="size=128k,mode=700"):
+        try:
+            (folder / "filler").write_bytes(bytes(60_000))
+            daemon.start()
+            until(lambda: any("cannot be written" in alarm for alarm in _alarms(daemon)), what="the alarm")
+            (folder / "filler").unlink()
+            until(lambda: not _alarms(daemon), what="the alarm is over by itself")
+            daemon.call("system:echo", {"text": "after"})
+            until(lambda: b'"system:echo"' in (folder / "ksi.jsonl").read_bytes(), what="it is logged again")
+            assert daemon.stop() == 0
+            lines = (folder / "ksi.jsonl").read_bytes().splitlines()
+        finally:
+            daemon.end()
     assert [line for line in lines if line.count(b'{"time"') > 1] == []
     json.loads(lines[-1])
 

@@ -1,11 +1,14 @@
 """One var folder has one daemon, by a lock that a crash cannot leave behind."""
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
 
 from tests.live.daemon_process import Daemon
 from tests.live.storms import start_together
+from tests.machine import mounted, needs_mount
 
 LOSER_LIMIT_S = 5.0  # 1 s on a quiet machine; here twenty interpreters share two cores with the other test runner
 
@@ -64,32 +67,28 @@ async def sleep(ctx: Context, params: Nothing) -> Child:
         daemon.kill()
         daemon.start()
     finally:
-        subprocess.run(["kill", "-9", str(child)], check=False)
+        os.kill(child, signal.SIGKILL)
 
 
+@needs_mount
 def test_a_read_only_var_is_refused_with_a_message(daemon: Daemon) -> None:
     """F06 F13: root passes over permission bits, so the folder is made read-only by a mount."""
     daemon.var.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "none", str(daemon.var)], check=True)
-    try:
+    with mounted(daemon.var, options="ro,mode=700"):
         code, message = daemon.refusal()
-    finally:
-        subprocess.run(["umount", str(daemon.var)], check=True)
     assert code == 78
     assert "Read-only file system" in message
     assert "KSI_VAR_DIR" in message
 
 
+@needs_mount
 def test_a_var_that_became_read_only_after_a_first_run_is_refused_with_a_message(daemon: Daemon) -> None:
     """F06 F13"""
     daemon.start()
     assert daemon.stop() == 0
-    subprocess.run(["mount", "--bind", str(daemon.var), str(daemon.var)], check=True)
-    try:
+    with mounted(daemon.var, source=str(daemon.var), options="bind"):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(daemon.var)], check=True)
         code, message = daemon.refusal()
-    finally:
-        subprocess.run(["umount", str(daemon.var)], check=True)
     assert code == 78
     assert "Read-only file system" in message
     assert "Traceback" not in message

@@ -1,7 +1,6 @@
 """Who is calling: tokens that end, sockets for one user, no secret that two hubs share."""
 
 import json
-import os
 import secrets
 import stat
 import statistics
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.daemon_process import Connection, Daemon, Refused, short_folder, until
+from tests.machine import needs_root
 
 STRANGER_UID = 65534
 WRONG_TOKENS = 3_000
@@ -134,7 +134,7 @@ def _as_stranger(path: Path) -> str:
     return subprocess.run(words, capture_output=True, text=True, timeout=20, check=True, cwd="/").stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@needs_root
 def test_another_user_is_stopped_by_the_files_mode_and_behind_it_by_the_peers_uid(daemon: Daemon) -> None:
     """A09"""
     daemon.start()
