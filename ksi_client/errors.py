@@ -4,7 +4,7 @@
     ├── Invalid          the parameters do not fit            ├── TimedOut      the deadline passed
     ├── UnknownEvent     no plugin handles this event         ├── Cancelled     the call was cancelled
     ├── NotFound         the thing asked for is not there     ├── Unavailable   something needed is down
-    ├── Conflict         it clashes with what is there        │   ├── PartDown        one part rests for a while
+    ├── Conflict         it clashes with what is there        │   ├── CircuitOpen        one part rests for a while
     ├── Unauthenticated  nobody knows who is calling          │   └── ConnectionLost  sent, never answered
     ├── Forbidden        the caller may not                   ├── AuditUnavailable  nothing can be recorded
     ├── ApprovalRequired a person must say yes first          ├── Internal      a bug in a plugin or the daemon
@@ -128,10 +128,10 @@ class Unavailable(KsiError):
     code = "unavailable"
 
 
-class PartDown(Unavailable):
+class CircuitOpen(Unavailable):
     """One part failed too often and is left alone for a while; `retry_after_s` says when to come back."""
 
-    code = "part_down"
+    code = "circuit_open"
 
 
 class AuditUnavailable(KsiError):
@@ -163,7 +163,7 @@ _BY_CODE: dict[str, type[KsiError]] = {
     kind.code: kind
     for kind in (
         Invalid, UnknownEvent, NotFound, Conflict, Unauthenticated, Forbidden, ApprovalRequired, TooMany,
-        TooLarge, TooDeep, TimedOut, Cancelled, Unavailable, PartDown, AuditUnavailable, Internal,
+        TooLarge, TooDeep, TimedOut, Cancelled, Unavailable, CircuitOpen, AuditUnavailable, Internal,
     )
 }  # fmt: skip
 

@@ -146,7 +146,7 @@ def _may_pass(error: KsiError) -> bool:
     return error.code in {
         "unreachable",
         "unavailable",
-        "part_down",
+        "circuit_open",
         "audit_unavailable",
         "timed_out",
         "too_many",

@@ -46,7 +46,7 @@ EXIT_AT_THE_LATEST_S = 9.5
 
 @dataclass(slots=True)
 class Hub:
-    """The inner parts, without any door."""
+    """The inner parts, without the transports that callers come by."""
 
     router: Router
     loader: Loader
@@ -60,7 +60,7 @@ class Hub:
 async def open_hub(
     read: SettingsRead, log: Log, *, stop_requested: asyncio.Event | None = None, shipped: bool = True
 ) -> AsyncIterator[Hub]:
-    """Everything but the doors: store, router, plugins. Also what plugin tests run in, there without the shipped ones."""
+    """Storage, router and plugins, without transports. Also what plugin tests run in, there without the shipped plugins."""
     settings = read.settings
     limits = Limits()
     bus, journal, deadlines = Bus(settings.notice_inbox), Journal(settings.monitor_events), Deadlines()
@@ -137,9 +137,9 @@ async def serve(read: SettingsRead, log: Log) -> None:
         hub = await stack.enter_async_context(open_hub(read, log, stop_requested=stop_requested))
         control, router = hub.control, hub.router
         control.url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{port}"
-        door = OperatorSocket(router, hub.rights, log.logger)
-        control.connections = lambda: len(door.connections)
-        await stack.enter_async_context(door.listening(control.socket_path))
+        operator_socket = OperatorSocket(router, hub.rights, log.logger)
+        control.connections = lambda: len(operator_socket.connections)
+        await stack.enter_async_context(operator_socket.listening(control.socket_path))
         signals.on_hangup = control.reload_settings
         await hub.router.note("system:started", {"version": __version__, "pid": control.pid})
         gc.collect()

@@ -13,7 +13,7 @@
     ├── Cancelled                 cancelled         499   the caller went away or the daemon stopped
     ├── Internal                  internal          500   a handler broke; details are in the log, under the call id
     ├── Unavailable               unavailable       503   the daemon is stopping, or a part of it is down
-    │   └── PartDown              part_down         503   one part failed too often and rests; says when to come back
+    │   └── CircuitOpen              circuit_open         503   one part failed too often and rests; says when to come back
     ├── AuditUnavailable          audit_unavailable 503   the record of calls cannot be written, so nothing is served
     ├── TimedOut                  timed_out         504   the deadline passed
     └── TooDeep                   too_deep          508   calls and notices nested past the limit: a loop
@@ -65,7 +65,7 @@ class KsiError(Exception):
         return {}
 
     def as_dict(self) -> dict[str, Any]:
-        """The form every door shows: code word, message, and hint and facts where there are any."""
+        """The form every transport shows: code word, message, and hint and facts where there are any."""
         body: dict[str, Any] = {"code": self.code, "message": bounded(self.message)}
         if self.hint:
             body["hint"] = bounded(self.hint)
@@ -177,10 +177,10 @@ class Unavailable(KsiError):
     status = 503
 
 
-class PartDown(Unavailable):
+class CircuitOpen(Unavailable):
     """One part failed too often and is left alone for a while; `retry_after_s` says when to come back."""
 
-    code = "part_down"
+    code = "circuit_open"
 
     def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

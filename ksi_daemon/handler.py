@@ -28,7 +28,7 @@ warnings.filterwarnings("error", message="Pydantic serializer warnings", categor
 
 
 class PluginRefused(Exception):
-    """A plugin breaks a rule of the door; the message names the plugin, the rule and the place."""
+    """A plugin breaks a rule of the plugin API; the message names the plugin, the rule and the place."""
 
 
 class Params(BaseModel):

@@ -1,4 +1,4 @@
-"""The plugin author's only door: everything a plugin may import from the daemon is here.
+"""The plugin API: everything that a plugin may import from the daemon.
 
 A plugin is a folder with an `__init__.py` that makes one `plugin` object, typed params and results, and async handlers:
 see docs/plugins.md. Finding, checking and starting plugins is the loader's business.

@@ -1,4 +1,4 @@
-"""A hub inside a test: the real router, store and core events in a folder of its own, with one plugin to try and no doors.
+"""A hub inside a test: the real router, store and core events in a folder of its own, with one plugin to try and no transports.
 
 For plugin authors; docs/plugins.md shows it at work.
 """
@@ -48,7 +48,7 @@ class TestHub:
 
 @asynccontextmanager
 async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[TestHub]:
-    """A hub with these plugins (folders or objects) and settings. A plugin that breaks a rule of the door fails here."""
+    """A hub with these plugins (folders or objects) and settings. A plugin that breaks a rule of the plugin API fails here."""
     with tempfile.TemporaryDirectory(prefix="ksi-test-") as folder:
         var_dir = Path(folder) / "var"
         prepare(var_dir)

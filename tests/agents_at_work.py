@@ -15,7 +15,7 @@ from ksi_daemon.testing import TestHub
 async def add_agent(hub: TestHub, agent_id: str = "bot", profile: str = "standard", **options: Any) -> Principal:
     """A new agent, recognised by the token it was given."""
     made = await hub.call("agent:register", agent_id=agent_id, profile=profile, **options)
-    return hub.hub.rights.principal(made["token"], door="socket")
+    return hub.hub.rights.principal(made["token"], transport="socket")
 
 
 async def call_as(hub: TestHub, principal: Principal, event: str, /, **data: Any) -> Any:

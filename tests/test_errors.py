@@ -9,7 +9,7 @@ from ksi_daemon.errors import Internal, Invalid, KsiError, NotFound, StartError,
 
 CODES = {
     "invalid", "unauthenticated", "forbidden", "approval_required", "unknown_event", "not_found", "conflict", "too_large",
-    "too_many", "cancelled", "internal", "unavailable", "part_down", "audit_unavailable", "timed_out", "too_deep",
+    "too_many", "cancelled", "internal", "unavailable", "circuit_open", "audit_unavailable", "timed_out", "too_deep",
 }  # fmt: skip
 
 
@@ -40,9 +40,9 @@ def test_every_failed_call_is_drawn_with_its_code_word_and_status() -> None:
 
 def test_a_part_that_rests_is_a_kind_of_unavailable_and_is_drawn_inside_it() -> None:
     """L067."""
-    assert issubclass(errors.PartDown, errors.Unavailable)
+    assert issubclass(errors.CircuitOpen, errors.Unavailable)
     lines = (errors.__doc__ or "").splitlines()
-    place = next(number for number, line in enumerate(lines) if "── PartDown" in line)
+    place = next(number for number, line in enumerate(lines) if "── CircuitOpen" in line)
     assert "── Unavailable" in lines[place - 1]
     assert lines[place].startswith("    │   └──")
 

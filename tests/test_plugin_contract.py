@@ -1,4 +1,4 @@
-"""Every plugin against every rule of the door: those that are there keep the rules, and whatever breaks one is refused by name."""
+"""Every plugin against every rule of the plugin API: those that are there keep the rules, and whatever breaks one is refused by name."""
 
 import re
 from collections.abc import Callable
@@ -358,9 +358,9 @@ def test_the_example_of_the_style_page_is_a_plugin() -> None:
 
 
 def test_everything_a_plugin_may_import_is_told_in_one_list() -> None:
-    import ksi_daemon.plugin as door
+    import ksi_daemon.plugin as api
 
-    for name in door.__all__:
-        assert hasattr(door, name)
-    assert {"Context", "Field", "NotFound", "Params", "Plugin", "Result"} <= set(door.__all__)
-    assert Path(door.__file__).stat().st_size < 20_000
+    for name in api.__all__:
+        assert hasattr(api, name)
+    assert {"Context", "Field", "NotFound", "Params", "Plugin", "Result"} <= set(api.__all__)
+    assert Path(api.__file__).stat().st_size < 20_000

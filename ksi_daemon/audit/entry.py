@@ -20,11 +20,11 @@ EntryType = Literal[
     "tool_call", "resource_read", "authorization", "session", "consent", "admin", "system", "error"
 ]  # fmt: skip
 Phase = Literal["intent", "outcome", "event"]
-Door = Literal["socket", "http", "plugin", "daemon"]
+Transport = Literal["socket", "http", "plugin", "daemon"]
 
 TYPES = frozenset({"tool_call", "resource_read", "authorization", "session", "consent", "admin", "system", "error"})
 PHASES = frozenset({"intent", "outcome", "event"})
-DOORS = frozenset({"socket", "http", "plugin", "daemon"})
+TRANSPORTS = frozenset({"socket", "http", "plugin", "daemon"})
 
 NAME_LIMIT = 128
 RULE_LIMIT = 512
@@ -39,7 +39,7 @@ Row = tuple[Value, ...]
 
 # The order is part of the record: a row's hash is made of these, as one JSON array.
 FIELDS = (
-    "daemon_id", "seq", "time", "type", "phase", "status", "call_id", "correlation_id", "parent_id", "door", "principal",
+    "daemon_id", "seq", "time", "type", "phase", "status", "call_id", "correlation_id", "parent_id", "transport", "principal",
     "agent_id", "user_id", "session_id", "credential_id", "conversation_id", "event", "tool",
     "arguments", "arguments_bytes", "arguments_sha256", "rule", "reason", "duration_ms", "result_bytes", "count", "details",
 )  # fmt: skip
@@ -62,7 +62,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str | None = None
     correlation_id: str | None = None
     parent_id: str | None = None
-    door: Door = "daemon"
+    transport: Transport = "daemon"
     principal: str = "daemon"
     agent_id: str | None = None
     user_id: str | None = None
@@ -83,9 +83,11 @@ _clean_texts: set[str] = set()
 
 
 def fields_after_seq(entry: Entry, time_s: float) -> Row:
-    """An entry's row without daemon_id, seq and hashes. Raises `ValueError` for a type, phase or door there is not."""
-    if entry.type not in TYPES or entry.phase not in PHASES or entry.door not in DOORS:
-        raise ValueError(f"no such audit entry: type {entry.type!r}, phase {entry.phase!r}, door {entry.door!r}")
+    """An entry's row without daemon_id, seq and hashes. Raises `ValueError` for a type, phase or transport there is not."""
+    if entry.type not in TYPES or entry.phase not in PHASES or entry.transport not in TRANSPORTS:
+        raise ValueError(
+            f"no such audit entry: type {entry.type!r}, phase {entry.phase!r}, transport {entry.transport!r}"
+        )
     arguments = shown_json(entry.arguments)
     details = shown_json(entry.details)
     call_id = clean_name(entry.call_id)
@@ -97,7 +99,7 @@ def fields_after_seq(entry: Entry, time_s: float) -> Row:
         call_id,
         call_id if entry.correlation_id == entry.call_id else clean_name(entry.correlation_id),
         clean_name(entry.parent_id),
-        entry.door,
+        entry.transport,
         clean_name(entry.principal),
         clean_name(entry.agent_id),
         clean_name(entry.user_id),

@@ -45,7 +45,8 @@ MIGRATIONS = [
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX entries_by_time ON entries (time);
     CREATE INDEX entries_of_unknown_outcome ON entries (seq) WHERE status = 'unknown';
-    """
+    """,
+    "ALTER TABLE entries RENAME COLUMN door TO transport",  # hashes are made of values in order, so they stay valid
 ]
 
 BUSY_TIMEOUT_MS = 1_000  # callers wait that long for a database somebody else has locked, then they are refused

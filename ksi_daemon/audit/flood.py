@@ -80,9 +80,9 @@ class Flood:
         self._unwritten += summaries
 
     def _count(self, second: _Second, entry: Entry, time_s: float) -> None:
-        kind = (entry.type, entry.status, entry.door, entry.phase, entry.event, entry.tool)
+        kind = (entry.type, entry.status, entry.transport, entry.phase, entry.event, entry.tool)
         if kind not in second.kinds and len(second.kinds) >= KINDS_LIMIT:
-            kind = (entry.type, entry.status, entry.door, entry.phase, MANY_EVENTS, None)
+            kind = (entry.type, entry.status, entry.transport, entry.phase, MANY_EVENTS, None)
             entry = msgspec.structs.replace(entry, event=MANY_EVENTS, tool=None)
         counted = second.kinds.get(kind)
         if counted is None:
@@ -100,7 +100,7 @@ def _summary(counted: _Count) -> Entry:
         status=like.status,
         event=like.event,
         tool=like.tool,
-        door=like.door,
+        transport=like.transport,
         principal=like.principal,
         agent_id=like.agent_id,
         user_id=like.user_id,

@@ -21,7 +21,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str | None = None
     correlation_id: str | None = None
     parent_id: str | None = None
-    door: str
+    transport: str
     principal: str
     agent_id: str | None = None
     user_id: str | None = None

@@ -116,7 +116,12 @@ async def get(ctx: Context, params: Name) -> Details:
             for rule in rights.rules(agent)
         ],
         credentials=[
-            {"credential_id": one.credential_id, "kind": one.kind, "label": one.label, "ended": rights.ended(one)}
+            {
+                "credential_id": one.credential_id,
+                "kind": one.kind,
+                "label": one.label,
+                "ended": rights.ended_reason(one),
+            }
             for one in rights.credentials.values()
             if one.agent_id == agent.agent_id
         ],

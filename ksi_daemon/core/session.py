@@ -83,7 +83,7 @@ async def list_sessions(ctx: Context, params: Nothing) -> Sessions:
                 clientId=one.agent_id,
                 scopes=list(one.scopes),
                 metadata=one.metadata,
-                state=rights.ended(one) or "live",
+                state=rights.ended_reason(one) or "live",
                 created_at=iso_time(one.created_at),
                 expires_at=iso_time_if(one.expires_at),
                 last_used_at=iso_time_if(rights.last_used(one)),

@@ -80,7 +80,7 @@ async def list_tokens(ctx: Context, params: Which) -> Tokens:
                 agent_id=one.agent_id,
                 kind=one.kind,
                 label=one.label,
-                state=rights.ended(one) or "live",
+                state=rights.ended_reason(one) or "live",
                 conversation_id=one.conversation_id,
                 completion_id=one.completion_id,
                 created_at=iso_time(one.created_at),

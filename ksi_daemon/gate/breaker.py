@@ -12,11 +12,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
-from ksi_daemon.errors import KsiError, PartDown
+from ksi_daemon.errors import CircuitOpen, KsiError
 
 FAILURES = 5
 WINDOW_S = 60.0
-REST_S = 30.0
+OPEN_S = 30.0
 SUCCESSES = 3
 PROBE_RETRY_S = 1.0
 
@@ -60,14 +60,14 @@ class Breaker:
         """As of now: an open breaker becomes half open by the passing of time alone."""
         if self._opened_at_s is None:
             return "closed"
-        return "open" if self._clock() - self._opened_at_s < REST_S else "half_open"
+        return "open" if self._clock() - self._opened_at_s < OPEN_S else "half_open"
 
     @property
     def retry_after_s(self) -> float:
         """When a refused call is worth trying again; 0 when it would be let through."""
         if self._opened_at_s is None:
             return 0.0
-        left_s = self._opened_at_s + REST_S - self._clock()
+        left_s = self._opened_at_s + OPEN_S - self._clock()
         if left_s > 0:
             return math.ceil(left_s * 1000 + 1e-6) / 1000
         return PROBE_RETRY_S if self._probing else 0.0
@@ -79,7 +79,7 @@ class Breaker:
         return sum(at_s > since_s for at_s in self._failures)
 
     def guard(self) -> "Guard":
-        """The scope of one call, outside of its deadline, which it must see as `TimedOut`. Entering it may raise `PartDown`."""
+        """The scope of one call, outside of its deadline, which it must see as `TimedOut`. Entering it may raise `CircuitOpen`."""
         return Guard(self)
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,12 +93,12 @@ class Breaker:
         }
 
     def enter(self) -> bool:
-        """Ask to make a call; True when it is the probe of a half-open breaker. Raises `PartDown`."""
+        """Ask to make a call; True when it is the probe of a half-open breaker. Raises `CircuitOpen`."""
         if self._opened_at_s is None:
             return False
         wait_s = self.retry_after_s
         if wait_s > 0:
-            raise PartDown(
+            raise CircuitOpen(
                 f"{self.backend} has failed {FAILURES} times within {WINDOW_S:g} s and is left alone for now",
                 retry_after_s=wait_s,
                 hint=f"wait {wait_s:g} s; everything else works meanwhile",

@@ -41,9 +41,9 @@ class Gate:
         """The rule that lets an agent call this; raises what the caller may know of a refusal."""
         if principal.agent_id is None:
             return None
-        reason = self.rights.still_valid(principal)
+        reason = self.rights.inactive_reason(principal)
         if reason is not None:
-            raise self._at_rest(principal, reason)
+            raise self._inactive(principal, reason)
         if handler.traits.operator_only:
             raise self.unseen(principal, handler.event)
         decided: Decision | None = None
@@ -57,16 +57,16 @@ class Gate:
 
     def unseen(self, principal: Principal, event: str) -> Forbidden:
         """The one refusal for what does not exist and for what this agent may not see."""
-        reason = self.rights.still_valid(principal)
+        reason = self.rights.inactive_reason(principal)
         if reason is not None:
-            return self._at_rest(principal, reason)
+            return self._inactive(principal, reason)
         return Forbidden(no_such_tool(event, principal.agent_id or principal.name))
 
     def sees(self, principal: Principal, handler: Handler) -> bool:
         """Whether a handler is listed for a caller: rules about the event itself decide that."""
         if principal.agent_id is None:
             return True
-        if handler.traits.operator_only or self.rights.still_valid(principal) is not None:
+        if handler.traits.operator_only or self.rights.inactive_reason(principal) is not None:
             return False
         resource, need = handler.needs[0]
         return self.rights.decide(principal, resource, need).allowed
@@ -75,7 +75,7 @@ class Gate:
         """Whether a notice may reach a caller: for an agent, if it may read an event of that name."""
         if principal.agent_id is None:
             return True
-        if self.rights.still_valid(principal) is not None:
+        if self.rights.inactive_reason(principal) is not None:
             return False
         return self.rights.decide(principal, f"events/{notice}", "read").allowed
 
@@ -114,7 +114,7 @@ class Gate:
         ]
         return explain(agent.agent_id, handler.event, known=True, decisions=decisions, conditions=conditions)
 
-    def _at_rest(self, principal: Principal, reason: str) -> Forbidden:
+    def _inactive(self, principal: Principal, reason: str) -> Forbidden:
         return Forbidden(f"{principal.agent_id} may do nothing now: {reason}", hint="ask the operator")
 
     def _refusal(self, principal: Principal, handler: Handler, decision: Decision) -> Forbidden | ApprovalRequired:

@@ -17,7 +17,7 @@ from ksi_daemon.gate.limits import Rate
 from ksi_daemon.gate.profiles import Profile, find_profile
 from ksi_daemon.gate.tokens import AGENT_NAME, SHAPE, digest, new_secret
 from ksi_daemon.identifiers import new_id
-from ksi_daemon.principal import Door, Principal
+from ksi_daemon.principal import Principal, Transport
 from ksi_daemon.storage.agents import Agent, AgentStore, Credential, Grant
 
 SESSIONS_LIMIT = 10  # live ones per client
@@ -63,10 +63,10 @@ class Rights:
 
     # --- reading: what the router asks at every call
 
-    def principal(self, secret: str, *, door: Door, mailbox: str | None = None) -> Principal:
+    def principal(self, secret: str, *, transport: Transport, mailbox: str | None = None) -> Principal:
         """Who a secret belongs to. Raises `Unauthenticated`, in the same words for every reason."""
         credential = self.credentials.get(self._by_digest.get(digest(secret), "")) if SHAPE.fullmatch(secret) else None
-        if credential is None or self.ended(credential) is not None:
+        if credential is None or self.ended_reason(credential) is not None:
             raise Unauthenticated(
                 "this token is not valid here", hint="ask the operator for a new one: ksi tokens create AGENT"
             )
@@ -75,7 +75,7 @@ class Rights:
             kind="agent",
             name=credential.agent_id,
             mailbox=mailbox,
-            door=door,
+            transport=transport,
             agent_id=credential.agent_id,
             user_id=credential.user_id,
             conversation_id=credential.conversation_id,
@@ -84,7 +84,7 @@ class Rights:
             session_id=credential.credential_id if credential.kind == "session" else None,
         )
 
-    def ended(self, credential: Credential) -> str | None:
+    def ended_reason(self, credential: Credential) -> str | None:
         """Why a credential is no good any more; None while it is."""
         now = self._clock()
         if credential.revoked_at is not None:
@@ -96,7 +96,7 @@ class Rights:
             return "idle too long"
         return None
 
-    def still_valid(self, principal: Principal) -> str | None:
+    def inactive_reason(self, principal: Principal) -> str | None:
         """Why a principal made earlier may not act any more; None while it may."""
         agent = self.agents.get(principal.agent_id or "")
         if agent is None:
@@ -105,7 +105,7 @@ class Rights:
             if holder.frozen:
                 return "the agent is frozen" if holder is agent else "an agent it descends from is frozen"
         credential = self.credentials.get(principal.credential_id or "")
-        if principal.credential_id is not None and (credential is None or self.ended(credential) is not None):
+        if principal.credential_id is not None and (credential is None or self.ended_reason(credential) is not None):
             return "its token is not valid any more"
         return None
 
@@ -284,9 +284,9 @@ class Rights:
         """A successor with everything the old one had and as long to live; the old one ends."""
         async with self._changing:
             old = self.credential(credential_id)
-            if self.ended(old) is not None:
+            if self.ended_reason(old) is not None:
                 raise Conflict(
-                    f"that token is {self.ended(old)} already", hint="make a new one: ksi tokens create AGENT"
+                    f"that token is {self.ended_reason(old)} already", hint="make a new one: ksi tokens create AGENT"
                 )
             now, secret = self._clock(), new_secret(old.kind)
             lives_s = None if old.expires_at is None else old.expires_at - old.created_at
@@ -332,11 +332,16 @@ class Rights:
         """The time that expiries are held against."""
         return self._clock()
 
-    def acting_as(self, agent_id: str, *, mailbox: str | None = None) -> Principal:
-        """The operator in an agent's shoes: exactly that agent's rights and limits."""
+    def impersonate(self, agent_id: str, *, mailbox: str | None = None) -> Principal:
+        """The operator acting as an agent: with exactly that agent's rights and limits."""
         self.agent(agent_id)
         return Principal(
-            kind="agent", name=agent_id, mailbox=mailbox, door="socket", agent_id=agent_id, acting="operator"
+            kind="agent",
+            name=agent_id,
+            mailbox=mailbox,
+            transport="socket",
+            agent_id=agent_id,
+            impersonated_by="operator",
         )
 
     def agent(self, agent_id: str) -> Agent:
@@ -349,7 +354,9 @@ class Rights:
     def live_credentials(self, agent_id: str | None = None) -> list[Credential]:
         """Those that still work."""
         return [
-            one for one in self.credentials.values() if agent_id in (None, one.agent_id) and self.ended(one) is None
+            one
+            for one in self.credentials.values()
+            if agent_id in (None, one.agent_id) and self.ended_reason(one) is None
         ]
 
     def last_used(self, credential: Credential) -> float | None:

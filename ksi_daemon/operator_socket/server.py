@@ -1,4 +1,4 @@
-"""The operator's door: a unix socket that speaks one JSON object a line, for the same user only.
+"""The operator's unix socket: one JSON object a line, for the daemon's own user only.
 
 docs/socket.md is the protocol. Every request ends in `router.call`; notices come back through the connection's mailbox.
 """
@@ -41,7 +41,7 @@ UNREAD_LIMIT_S = 10.0
 BACKLOG = 1024
 IDLE_WORKERS = 4
 TURN = 64  # lines one connection may have served before others get a turn
-LAST_WORD_S = 0.5
+CLOSE_LIMIT_S = 0.5
 HANGUP_LOOK_S = 1.0
 SOCKET_PATH_LIMIT = 107
 
@@ -78,9 +78,9 @@ class OperatorSocket:
 class _Connection(asyncio.Protocol):
     """One client: lines in, answers and notices out, several calls under way at once."""
 
-    def __init__(self, door: OperatorSocket) -> None:
-        self.deadlines = door.router.deadlines
-        self._door = door
+    def __init__(self, server: OperatorSocket) -> None:
+        self.deadlines = server.router.deadlines
+        self._server = server
         self._rest = b""  # the beginning of a line
         self._skipping = False  # inside a line that was too long
         self._lines: deque[bytes] = deque()
@@ -101,16 +101,16 @@ class _Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         uid = _peer_uid(transport)
         if uid not in (os.geteuid(), 0):
-            self._door.log.warning("a stranger was refused at the socket", uid=uid)
+            self._server.log.warning("a stranger was refused at the socket", uid=uid)
             self._answer(None, Forbidden(f"this hub belongs to uid {os.geteuid()}, you are uid {uid}"))
             self._flush()
             transport.close()
             return
         transport.set_write_buffer_limits(high=UNREAD_LIMIT_BYTES)
-        self._mailbox = self._door.router.bus.open(f"operator/{new_id()}")
-        self._principal = Principal(kind="operator", name="operator", door="socket", mailbox=self._mailbox.name)
+        self._mailbox = self._server.router.bus.open(f"operator/{new_id()}")
+        self._principal = Principal(kind="operator", name="operator", transport="socket", mailbox=self._mailbox.name)
         self._pump = asyncio.get_running_loop().create_task(self._send_notices(), name="notices to an operator")
-        self._door.connections.add(self)
+        self._server.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         lines = (self._rest + data).split(b"\n")
@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(HANGUP_LOOK_S, self._look_for_hangup)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._door.connections.discard(self)
+        self._server.connections.discard(self)
         self._lines.clear()
         if self._cut is not None:
             self._cut.cancel()
@@ -180,7 +180,7 @@ class _Connection(asyncio.Protocol):
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORD_S)
+            await asyncio.wait(tasks, timeout=CLOSE_LIMIT_S)
         self._transport.close()
 
     def _start_calls(self) -> None:
@@ -243,7 +243,7 @@ class _Connection(asyncio.Protocol):
             return
         worker.request = request
         try:
-            answer = await self._door.router.call(
+            answer = await self._server.router.call(
                 request.event,
                 request.data,
                 principal=await self._caller(request),
@@ -257,7 +257,7 @@ class _Connection(asyncio.Protocol):
             self._flush()
             raise
         except Exception:
-            self._door.log.exception("a call could not be answered", called=request.event)
+            self._server.log.exception("a call could not be answered", called=request.event)
             self.fail(worker, Internal(f"{request.event} could not be answered", hint="the log has the details"))
         else:
             if not worker.lost:
@@ -268,12 +268,12 @@ class _Connection(asyncio.Protocol):
         """The operator, unless the line brings an agent's token or asks to act as one."""
         try:
             if request.as_agent is not None:
-                return self._door.rights.acting_as(request.as_agent, mailbox=self._mailbox.name)
+                return self._server.rights.impersonate(request.as_agent, mailbox=self._mailbox.name)
             if request.token is not None:
-                return self._door.rights.principal(request.token, door="socket", mailbox=self._mailbox.name)
+                return self._server.rights.principal(request.token, transport="socket", mailbox=self._mailbox.name)
             return self._principal
         except (Unauthenticated, NotFound) as error:
-            await self._door.router.refuse_stranger(self._principal, request.event, error)
+            await self._server.router.record_unauthenticated(self._principal, request.event, error)
             raise
 
     def fail(self, worker: "_Worker", error: KsiError) -> None:
@@ -281,7 +281,7 @@ class _Connection(asyncio.Protocol):
         if worker.request is not None and not worker.lost:
             self._answer(worker.request.id, error)
 
-    def let_go(self, worker: "_Worker") -> None:
+    def worker_ended(self, worker: "_Worker") -> None:
         """A worker ended, or is lost to a handler that does not end: another may take its place."""
         self._workers.discard(worker)
         self._flush()
@@ -318,8 +318,8 @@ class _Connection(asyncio.Protocol):
             self._transport.write(b'{"notice":%b}\n' % _encode(notice.as_dict()))
 
     def _cut_reader(self) -> None:
-        self._door.cut_readers += 1
-        self._door.log.warning(
+        self._server.cut_readers += 1
+        self._server.log.warning(
             "a client that does not read was cut off", unread_bytes=self._transport.get_write_buffer_size()
         )
         self._transport.abort()
@@ -336,7 +336,7 @@ class _Worker:
         self._connection = connection
         self.task = asyncio.get_running_loop().create_task(connection.work(self), name="operator's calls")
         self.task.add_done_callback(self._ended)
-        connection.deadlines.on_deaf[self.task] = self._give_up
+        connection.deadlines.on_uncancellable[self.task] = self._give_up
 
     def _give_up(self) -> None:
         """The handler ignores its deadline; its caller need not wait for it, nor the next line for this worker."""
@@ -346,11 +346,11 @@ class _Worker:
                 self, TimedOut(f"{self.request.event} passed its deadline and does not stop", hint=hint)
             )
         self.lost = True
-        self._connection.let_go(self)
+        self._connection.worker_ended(self)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._connection.deadlines.on_deaf.pop(task, None)
-        self._connection.let_go(self)
+        self._connection.deadlines.on_uncancellable.pop(task, None)
+        self._connection.worker_ended(self)
 
 
 def _peer_uid(transport: asyncio.Transport) -> int:

@@ -60,7 +60,7 @@ class Loader:
         self._inner = {**inner, Loader: self}
         self._known = set(known) | set(capabilities)
         self._reloading: set[str] = set()
-        self._farewells: set[asyncio.Task[int]] = set()
+        self._closing_old: set[asyncio.Task[int]] = set()
         self._databases: dict[str, Database] = {}
         self._open_databases = AsyncExitStack()
 
@@ -109,18 +109,18 @@ class Loader:
             self._reloading.discard(name)
         if old is None:
             return new, 0
-        farewell = asyncio.create_task(_farewell(old), name=f"last calls of the old {name}")
-        self._farewells.add(farewell)
-        farewell.add_done_callback(self._farewells.discard)
-        return new, await asyncio.shield(farewell)  # a caller that goes away must not keep the old version alive
+        closing = asyncio.create_task(_close_when_idle(old), name=f"last calls of the old {name}")
+        self._closing_old.add(closing)
+        closing.add_done_callback(self._closing_old.discard)
+        return new, await asyncio.shield(closing)  # a caller that goes away must not keep the old version alive
 
     async def close(self) -> None:
         """Stop every plugin, the daemon's own last."""
-        await asyncio.sleep(0)  # a farewell that was never begun could not be hurried
-        for farewell in self._farewells:
-            farewell.cancel()
-        if self._farewells:
-            await asyncio.wait(self._farewells)
+        await asyncio.sleep(0)  # a task that has not begun cannot be cancelled in order
+        for closing in self._closing_old:
+            closing.cancel()
+        if self._closing_old:
+            await asyncio.wait(self._closing_old)
         outside = [running for running in self.running.values() if running.found.source != "core"]
         await asyncio.gather(*(running.stop() for running in outside))
         for running in reversed([running for running in self.running.values() if running.found.source == "core"]):
@@ -289,7 +289,7 @@ class Loader:
         self._router.notify(event, data, principal=DAEMON)
 
 
-async def _farewell(old: RunningPlugin) -> int:
+async def _close_when_idle(old: RunningPlugin) -> int:
     """Wait for the last calls of an old version; when the hub closes there is no more waiting."""
     try:
         return await old.stop(drain_s=DRAIN_S)

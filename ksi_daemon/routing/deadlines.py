@@ -15,7 +15,7 @@ import msgspec
 from ksi_daemon.errors import TimedOut
 
 SWEEP_S = 0.05
-PATIENCE = 20  # cancellations before a handler that swallows them is left to itself
+CANCELLATIONS_LIMIT = 20  # cancellations before a handler that swallows them is left to itself
 
 
 class Deadlines:
@@ -25,7 +25,9 @@ class Deadlines:
         self.clock = clock
         self.running: set[Deadline] = set()
         self.deaf = 0  # how many would not end although they were told to, again and again
-        self.on_deaf: dict[asyncio.Task[Any], Callable[[], None]] = {}  # who waits for a task and must hear of that
+        self.on_uncancellable: dict[
+            asyncio.Task[Any], Callable[[], None]
+        ] = {}  # who waits for a task and must hear of that
         self.loop: asyncio.AbstractEventLoop | None = None  # once known, finding the current task is cheaper
 
     def within(self, limit_s: float) -> "Deadline":
@@ -62,14 +64,14 @@ class Deadline(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """Cancel the task inside the scope (again, if it did not listen)."""
-        if self.task is None or self.cancellations > PATIENCE:
+        if self.task is None or self.cancellations > CANCELLATIONS_LIMIT:
             return
         self.cancellations += 1
-        if self.cancellations <= PATIENCE:
+        if self.cancellations <= CANCELLATIONS_LIMIT:
             self.task.cancel()
             return
         self.deadlines.deaf += 1
-        tell = self.deadlines.on_deaf.get(self.task)
+        tell = self.deadlines.on_uncancellable.get(self.task)
         if tell is not None:
             tell()
 
@@ -85,8 +87,8 @@ class Deadline(msgspec.Struct, eq=False):
     def _uncancel(self) -> int:
         """Take our own cancellations back; what is left was somebody else's."""
         left = 0
-        if self.cancellations > PATIENCE:
+        if self.cancellations > CANCELLATIONS_LIMIT:
             self.deadlines.deaf -= 1
-        for _ in range(min(self.cancellations, PATIENCE)):
+        for _ in range(min(self.cancellations, CANCELLATIONS_LIMIT)):
             left = self.task.uncancel() if self.task is not None else 0
         return left

@@ -12,7 +12,7 @@ from ksi_daemon.logs.redaction import redact
 from ksi_daemon.plugin import Context
 from ksi_daemon.principal import Principal
 
-REFUSALS = frozenset({"unauthenticated", "forbidden", "approval_required", "too_many", "part_down"})
+REFUSALS = frozenset({"unauthenticated", "forbidden", "approval_required", "too_many", "circuit_open"})
 AUTHORIZATION = frozenset({"unauthenticated", "forbidden", "approval_required"})
 ADMIN = frozenset({"agent", "token", "permission", "config", "plugin", "audit"})
 
@@ -60,7 +60,7 @@ class Recorder:
         writing = self.audit.append_refusal(entry) if countable else self.audit.append(entry)
         await asyncio.shield(asyncio.ensure_future(writing))
 
-    async def stranger(self, principal: Principal, event: str, error: KsiError) -> None:
+    async def unauthenticated(self, principal: Principal, event: str, error: KsiError) -> None:
         """Somebody who could not say who they are."""
         await self.audit.append_refusal(
             Entry(
@@ -68,7 +68,7 @@ class Recorder:
                 phase="outcome",
                 status=error.code,
                 event=str(redact(event[:100])),
-                door=principal.door,
+                transport=principal.transport,
                 principal="unknown",
                 reason=error.message,
             )
@@ -103,7 +103,7 @@ def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler:
         call_id=call.call_id,
         correlation_id=call.correlation_id,
         parent_id=call.parent_id,
-        door="plugin" if call.parent_id is not None else principal.door,
+        transport="plugin" if call.parent_id is not None else principal.transport,
         principal=principal.kind,
         agent_id=principal.agent_id,
         user_id=principal.user_id,
@@ -111,6 +111,6 @@ def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler:
         credential_id=principal.credential_id,
         conversation_id=principal.conversation_id,
         time_s=time_of(call.call_id) if phase == "intent" else None,
-        details={"acting": principal.acting} if principal.acting else None,
+        details={"impersonated_by": principal.impersonated_by} if principal.impersonated_by else None,
         **facts,
     )

@@ -1,7 +1,7 @@
 """`call` and `notify`: the whole path of every event on one screen.
 
-The order of the steps in `call` is a security property, so it is one function with scopes and not a list of middleware. Doors
-(socket, command, later MCP) make a principal and end here; plugins calling plugins end here too, with their caller's rights.
+The order of the steps in `call` is a security property, so it is one function with scopes and not a list of middleware. Transports
+(the operator's socket, later MCP) make a principal and end here; plugins calling plugins end here too, with their caller's rights.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from ksi_daemon.routing.recorder import Recorder
 
 DEPTH_LIMIT = 16
 CALLS_LIMIT = 10_000  # under way at once, for one plugin
-NOWHERE = Home("", Path(), log=structlog.get_logger())  # where a call lives until its owner is found
+NO_HOME = Home("", Path(), log=structlog.get_logger())  # where a call lives until its owner is found
 
 _encode = msgspec.json.Encoder().encode
 
@@ -159,10 +159,10 @@ class Router:
         """Send an event to the one handler that owns it; returns its result, encoded. Raises only `KsiError` or cancellation."""
         call_id = new_id()
         if parent is None:
-            context = Context(NOWHERE, self, principal, event, call_id, correlation_id or call_id)
+            context = Context(NO_HOME, self, principal, event, call_id, correlation_id or call_id)
         else:
             context = Context(
-                NOWHERE, self, principal, event, call_id, parent.correlation_id, parent.call_id, parent.depth + 1
+                NO_HOME, self, principal, event, call_id, parent.correlation_id, parent.call_id, parent.depth + 1
             )
         started_s = self.deadlines.clock()
         observed = _Observed(self, context, data, started_s)
@@ -197,10 +197,10 @@ class Router:
         if self.recorder is not None:
             await self.recorder.note(event, details)
 
-    async def refuse_stranger(self, principal: Principal, event: str, error: KsiError) -> None:
+    async def record_unauthenticated(self, principal: Principal, event: str, error: KsiError) -> None:
         """Record somebody who could not say who they are; raises when even that cannot be recorded."""
         if self.recorder is not None:
-            await self.recorder.stranger(principal, event, error)
+            await self.recorder.unauthenticated(principal, event, error)
 
     def notify(self, event: str, data: Any, *, principal: Principal, parent: Context | None = None) -> Notice:
         """Tell everyone who hears this event; never waits. Part of `parent`, if there is one, and one deeper than it."""

@@ -1,1 +1,1 @@
-"""The HTTP door: one listener, on loopback."""
+"""HTTP: one listener, on loopback."""

@@ -36,7 +36,7 @@ def _calls() -> str:
         for kind in (client.Unreachable, client.ConnectionLost)
     ]
     return (
-        "## Calls\n\nThe status is the HTTP status that a door over HTTP gives for it. The exit code is that of `ksi send`.\n\n"
+        "## Calls\n\nThe status is the HTTP status that HTTP gives for it. The exit code is that of `ksi send`.\n\n"
         + table(("code", "status", "meaning", "also tells", "`ksi` exits with"), rows)
         + "\nThe client has two more of its own, for when no answer came:\n\n"
         + table(("error of `ksi_client`", "code", "meaning", "`ksi` exits with"), own)

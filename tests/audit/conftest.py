@@ -101,7 +101,7 @@ async def until(true: Callable[[], bool]) -> None:
 def intent(call_id: str | None = None, **fields: Any) -> Entry:
     made: dict[str, Any] = {
         "type": "tool_call", "phase": "intent", "status": "started", "event": "state:set", "call_id": call_id or new_id(),
-        "door": "http", "principal": "agent", "agent_id": "a1",
+        "transport": "http", "principal": "agent", "agent_id": "a1",
     }  # fmt: skip
     return Entry(**(made | fields))
 

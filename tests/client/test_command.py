@@ -177,7 +177,7 @@ CODES = {
     "forbidden": 4,
     "unauthenticated": 4,
     "approval_required": 4,
-    "part_down": 1,
+    "circuit_open": 1,
     "audit_unavailable": 1,
     "timed_out": 6,
     "conflict": 7,

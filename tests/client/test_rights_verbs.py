@@ -173,7 +173,7 @@ async def test_both_clients_act_for_others(daemon: FakeDaemon) -> None:
     [
         ("unauthenticated", errors.Unauthenticated),
         ("approval_required", errors.ApprovalRequired),
-        ("part_down", errors.PartDown),
+        ("circuit_open", errors.CircuitOpen),
         ("audit_unavailable", errors.AuditUnavailable),
     ],
 )

@@ -8,7 +8,7 @@ from ksi_daemon.testing import TestHub, running
 
 
 async def _as_agent(hub: TestHub, called: str, /, **data: object) -> dict[str, object]:
-    principal = hub.hub.rights.acting_as("scout")
+    principal = hub.hub.rights.impersonate("scout")
     answer: dict[str, object] = msgspec.json.decode(await hub.hub.router.call(called, data, principal=principal))
     return answer
 

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from ksi_daemon.errors import (
+    CircuitOpen,
     Conflict,
     Forbidden,
     Internal,
     Invalid,
     NotFound,
-    PartDown,
     TimedOut,
     TooMany,
     Unavailable,
@@ -49,10 +49,10 @@ def test_the_fifth_failure_within_a_minute_opens_it_for_half_a_minute(breaker: B
     call(breaker, RuntimeError())
     assert state(breaker) == "open"
     clock.pass_s(10)
-    with pytest.raises(PartDown) as refused:
+    with pytest.raises(CircuitOpen) as refused:
         call(breaker)
     assert refused.value.as_dict() == {
-        "code": "part_down",
+        "code": "circuit_open",
         "message": "notes has failed 5 times within 60 s and is left alone for now",
         "hint": "wait 20.001 s; everything else works meanwhile",
         "retry_after_s": pytest.approx(20.0, abs=0.002),
@@ -76,7 +76,7 @@ def test_half_open_lets_one_probe_at_a_time_through_and_three_successes_close_it
     assert state(breaker) == "half_open"
     probe = breaker.guard()
     probe.__enter__()
-    with pytest.raises(PartDown) as refused:
+    with pytest.raises(CircuitOpen) as refused:
         call(breaker)
     assert refused.value.retry_after_s == 1.0
     probe.__exit__(None, None, None)
@@ -148,7 +148,7 @@ def test_calls_made_before_it_opened_change_nothing_when_they_end(breaker: Break
         (Invalid("x"), "neither"),
         (Forbidden("x"), "neither"),
         (TooMany("x", retry_after_s=1), "neither"),
-        (PartDown("x", retry_after_s=1), "neither"),
+        (CircuitOpen("x", retry_after_s=1), "neither"),
         (asyncio.CancelledError(), "neither"),
         (GeneratorExit(), "neither"),
     ],

@@ -129,7 +129,7 @@ async def test_a_brake_holds_before_the_disk_knows_of_it(rights: Rights, store: 
     store.go_on.clear()
     braking = asyncio.create_task(rights.freeze(["bot"], frozen=True))
     await asyncio.sleep(0)
-    assert rights.still_valid(Principal(kind="agent", name="bot", agent_id="bot")) is not None
+    assert rights.inactive_reason(Principal(kind="agent", name="bot", agent_id="bot")) is not None
     store.go_on.set()
     await braking
     assert rights.agents["bot"].frozen
@@ -159,12 +159,12 @@ async def test_a_revocation_is_not_undone_by_writing_down_the_last_use(
     for first in ("keep", "revoke"):
         credential, secret = await token(rights, credential_id=f"token-{first}")
         clock.pass_s(USED_EVERY_S + 1)
-        rights.principal(secret, door="socket")
+        rights.principal(secret, transport="socket")
         changes = [rights.keep_last_uses(), rights.end_credential(credential.credential_id)]
         await asyncio.gather(*(changes if first == "keep" else reversed(changes)))
         for known in (rights, await again(store, clock)):
             with pytest.raises(Unauthenticated):
-                known.principal(secret, door="socket")
+                known.principal(secret, transport="socket")
 
 
 async def test_of_many_agents_of_one_name_exactly_one_is_made(rights: Rights) -> None:
@@ -220,8 +220,13 @@ async def test_only_a_digest_is_remembered_and_it_finds_its_owner(rights: Rights
     assert SHAPE.fullmatch(secret)
     assert credential.digest == digest(secret)
     assert secret not in repr(rights.credentials)
-    principal = rights.principal(secret, door="http", mailbox="box")
-    assert (principal.kind, principal.agent_id, principal.door, principal.mailbox) == ("agent", "bot", "http", "box")
+    principal = rights.principal(secret, transport="http", mailbox="box")
+    assert (principal.kind, principal.agent_id, principal.transport, principal.mailbox) == (
+        "agent",
+        "bot",
+        "http",
+        "box",
+    )
     assert (principal.conversation_id, principal.completion_id) == ("conv", "comp")
     assert (principal.credential_id, principal.session_id) == (credential.credential_id, None)
     said = set()
@@ -236,11 +241,11 @@ async def test_only_a_digest_is_remembered_and_it_finds_its_owner(rights: Rights
         "ksi_" + "é" * 43,
     ):
         with pytest.raises(Unauthenticated) as caught:
-            rights.principal(wrong, door="http")
+            rights.principal(wrong, transport="http")
         said.add(str(caught.value.as_dict()))
     await rights.end_credential(credential.credential_id)
     with pytest.raises(Unauthenticated) as caught:
-        rights.principal(secret, door="http")
+        rights.principal(secret, transport="http")
     assert said == {str(caught.value.as_dict())}
 
 
@@ -254,14 +259,14 @@ async def test_a_credential_ends_by_the_clock(rights: Rights, clock: FakeClock) 
     """A05, F05: tokens fail closed."""
     await add(rights)
     credential, secret = await token(rights, expires_at=clock() + 100)
-    principal = rights.principal(secret, door="socket")
+    principal = rights.principal(secret, transport="socket")
     clock.pass_s(99.9)
-    assert rights.still_valid(principal) is None
+    assert rights.inactive_reason(principal) is None
     clock.pass_s(0.1)
-    assert rights.ended(credential) == "expired"
-    assert rights.still_valid(principal) is not None
+    assert rights.ended_reason(credential) == "expired"
+    assert rights.inactive_reason(principal) is not None
     with pytest.raises(Unauthenticated):
-        rights.principal(secret, door="socket")
+        rights.principal(secret, transport="socket")
 
 
 async def test_an_unused_session_ends_and_a_used_one_goes_on(
@@ -272,15 +277,15 @@ async def test_an_unused_session_ends_and_a_used_one_goes_on(
     credential, secret = await token(rights, kind="session", idle_limit_s=100.0)
     for _ in range(5):
         clock.pass_s(90)
-        rights.principal(secret, door="socket")
+        rights.principal(secret, transport="socket")
     await rights.keep_last_uses()
     clock.pass_s(90)
     fresh = await again(store, clock)
-    fresh.principal(secret, door="socket")
+    fresh.principal(secret, transport="socket")
     clock.pass_s(101)
-    assert rights.ended(credential) == "idle too long"
+    assert rights.ended_reason(credential) == "idle too long"
     with pytest.raises(Unauthenticated):
-        fresh.principal(secret, door="socket")
+        fresh.principal(secret, transport="socket")
 
 
 async def test_a_clock_set_back_revives_no_revoked_token(rights: Rights, clock: FakeClock) -> None:
@@ -291,7 +296,7 @@ async def test_a_clock_set_back_revives_no_revoked_token(rights: Rights, clock: 
     for step in (-3600, -10 * 365 * 86_400, 50 * 365 * 86_400):
         clock.pass_s(step)
         with pytest.raises(Unauthenticated):
-            rights.principal(secret, door="socket")
+            rights.principal(secret, transport="socket")
 
 
 async def test_a_grant_takes_the_place_of_a_profiles_rule_on_the_same_resource(rights: Rights) -> None:
@@ -349,13 +354,13 @@ async def test_an_agent_goes_with_its_credentials_and_grants_but_not_before_its_
     await rights.remove_agent("child")
     await rights.remove_agent("bot")
     with pytest.raises(Unauthenticated):
-        rights.principal(secret, door="socket")
+        rights.principal(secret, transport="socket")
     await add(rights)
     for known in (rights, await again(store, clock)):
         assert known.grants.get("bot", {}) == {}
         assert known.credentials == {}
         with pytest.raises(Unauthenticated):
-            known.principal(secret, door="socket")
+            known.principal(secret, transport="socket")
 
 
 async def test_a_restart_knows_everything(rights: Rights, store: SlowStore, clock: FakeClock) -> None:
@@ -367,7 +372,7 @@ async def test_a_restart_knows_everything(rights: Rights, store: SlowStore, cloc
     _, secret = await token(rights)
     fresh = await again(store, clock)
     assert (fresh.agents, fresh.credentials, fresh.grants) == (rights.agents, rights.credentials, rights.grants)
-    assert fresh.principal(secret, door="socket").agent_id == "bot"
+    assert fresh.principal(secret, transport="socket").agent_id == "bot"
 
 
 async def test_an_agent_whose_profile_is_gone_stops_the_start_with_the_way_out(store: SlowStore) -> None:
@@ -427,10 +432,10 @@ async def test_scopes_are_the_sessions_and_not_the_agents(rights: Rights) -> Non
     await add(rights, profile="restricted")
     _, with_scope = await token(rights, credential_id="s1", kind="session", scopes=("read",))
     _, plain = await token(rights, credential_id="t1")
-    session, other = (rights.principal(secret, door="http") for secret in (with_scope, plain))
+    session, other = (rights.principal(secret, transport="http") for secret in (with_scope, plain))
     assert session.session_id == "s1"
     assert rights.decide(session, "librarian/read", "execute").allowed
     assert not rights.decide(session, "librarian/write", "execute").allowed
     assert not rights.decide(other, "librarian/read", "execute").allowed
     await rights.end_credential("s1")
-    assert rights.still_valid(session) is not None
+    assert rights.inactive_reason(session) is not None

@@ -122,7 +122,7 @@ def test_the_record_has_as_many_calls_of_every_kind_as_there_were(daemon: Daemon
     subprocess.run(words, env=daemon.environment(), check=True, capture_output=True, timeout=30)
     counts.update([("system:help", "ok"), ("kinds:ok", "ok")])  # the command looks up what it sends
     assert counts["frail:break", "internal"] == 5
-    assert counts["frail:break", "part_down"] == 196
+    assert counts["frail:break", "circuit_open"] == 196
     assert counts["kinds:ok", "too_many"] >= 300
     assert counts["late:wait", "timed_out"] == 4
     until(lambda: sum(_recorded(daemon, since).values()) >= sum(counts.values()), within_s=5, what="the last counts")
@@ -153,7 +153,7 @@ def _check_pairs(daemon: Daemon, since: int) -> None:
     }
     assert types == {
         ("started", "tool_call"), ("ok", "tool_call"), ("too_many", "tool_call"), ("invalid", "tool_call"),
-        ("part_down", "tool_call"), ("unauthenticated", "authorization"), ("approval_required", "authorization"),
+        ("circuit_open", "tool_call"), ("unauthenticated", "authorization"), ("approval_required", "authorization"),
         ("internal", "error"),
     }  # fmt: skip
     assert {row["type"] for row in rows if row["event"] == "permission:grant"} == {"admin"}
@@ -168,7 +168,7 @@ def test_a_call_inside_a_call_is_recorded_with_its_parent_and_its_agent(daemon: 
     daemon.call("kinds:nested", token=daemon.add_agent("alice"))
     [outer] = daemon.audit_rows("event = 'kinds:nested' AND phase = 'outcome'")
     [inner] = daemon.audit_rows("event = 'kinds:ok' AND phase = 'outcome'")
-    assert (inner["parent_id"], inner["agent_id"], inner["door"]) == (outer["call_id"], "alice", "plugin")
+    assert (inner["parent_id"], inner["agent_id"], inner["transport"]) == (outer["call_id"], "alice", "plugin")
     assert inner["correlation_id"] == outer["correlation_id"]
 
 

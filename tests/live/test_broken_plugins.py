@@ -1,4 +1,4 @@
-"""A plugin that breaks a rule of the door is set aside with a reason that says which, and the rest serves."""
+"""A plugin that breaks a rule of the plugin API is set aside with a reason that says which, and the rest serves."""
 
 import pytest
 

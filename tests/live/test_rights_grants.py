@@ -189,7 +189,7 @@ def test_the_operator_in_an_agents_shoes_has_that_agents_rights_and_the_record_t
         hub.call("state:set", {"key": "k", "value": 1}, **{"as": "alice"})
     assert refused.value.code == "forbidden"
     [row] = hub.audit_rows("event = 'state:set'")
-    assert (row["agent_id"], row["status"], row["details"]) == ("alice", "forbidden", '{"acting":"operator"}')
+    assert (row["agent_id"], row["status"], row["details"]) == ("alice", "forbidden", '{"impersonated_by":"operator"}')
     with pytest.raises(Refused) as nobody:
         hub.call("state:set", {"key": "k", "value": 1}, **{"as": "nobody"})
     assert nobody.value.code == "not_found"

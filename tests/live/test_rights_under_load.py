@@ -217,9 +217,11 @@ def test_a_plugin_that_keeps_failing_is_left_alone_and_the_others_serve(daemon: 
         for _ in range(12):
             error = connection.send("effects:fail", token=token)["error"]
             daemon_codes.append(error["code"])
-        assert daemon_codes == ["internal"] * 5 + ["part_down"] * 7
+        assert daemon_codes == ["internal"] * 5 + ["circuit_open"] * 7
         assert 25 < error["retry_after_s"] <= 30
-        assert connection.send("effects:run", token=token)["error"]["code"] == "part_down", "it is the plugin's breaker"
+        assert connection.send("effects:run", token=token)["error"]["code"] == "circuit_open", (
+            "it is the plugin's breaker"
+        )
         assert connection.call("state:set", {"key": "k", "value": 1}, token=token)["created"] is True
     assert any("effects keeps failing" in alarm for alarm in daemon.call("system:status")["alarms"])
     assert _effects(daemon) == {}

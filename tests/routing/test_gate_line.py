@@ -12,17 +12,17 @@ from ksi_daemon.audit import Entry
 from ksi_daemon.errors import (
     ApprovalRequired,
     AuditUnavailable,
+    CircuitOpen,
     Forbidden,
     Internal,
     Invalid,
     KsiError,
     NotFound,
-    PartDown,
     TimedOut,
     TooMany,
     UnknownEvent,
 )
-from ksi_daemon.gate.breaker import FAILURES, REST_S, SUCCESSES, Breakers
+from ksi_daemon.gate.breaker import FAILURES, OPEN_S, SUCCESSES, Breakers
 from ksi_daemon.gate.limits import Buckets
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin
 from ksi_daemon.principal import Principal
@@ -284,9 +284,9 @@ class TestNestedCalls:
         bot = await add_agent(hub)
         await call_as(hub, bot, "work:nested", text="work:read")
         inner, outer = await rows(hub, agent="bot", type="tool_call")
-        assert (inner["event"], inner["door"], inner["parent_id"]) == ("work:read", "plugin", outer["call_id"])
+        assert (inner["event"], inner["transport"], inner["parent_id"]) == ("work:read", "plugin", outer["call_id"])
         assert inner["correlation_id"] == outer["correlation_id"] == outer["call_id"]
-        assert (outer["event"], outer["door"], outer.get("parent_id")) == ("work:nested", "socket", None)
+        assert (outer["event"], outer["transport"], outer.get("parent_id")) == ("work:nested", "socket", None)
 
 
 class TestLimits:
@@ -422,21 +422,21 @@ class TestBreaker:
         work.failure = ValueError("broke")
         for _ in range(FAILURES):
             await refused(hub.call("work:write"), Internal)
-        said = await refused(hub.call("work:write"), PartDown)
-        assert said["retry_after_s"] == pytest.approx(REST_S, abs=0.01)
+        said = await refused(hub.call("work:write"), CircuitOpen)
+        assert said["retry_after_s"] == pytest.approx(OPEN_S, abs=0.01)
         assert len(work.ran) == FAILURES
         assert any("work keeps failing" in alarm for alarm in (await hub.call("system:health"))["alarms"])
-        clock.now_s += REST_S + 0.1
+        clock.now_s += OPEN_S + 0.1
         await refused(hub.call("work:write"), Internal)  # the probe
-        await refused(hub.call("work:write"), PartDown)
-        clock.now_s += REST_S + 0.1
+        await refused(hub.call("work:write"), CircuitOpen)
+        clock.now_s += OPEN_S + 0.1
         work.failure = None
         for _ in range(SUCCESSES):
             await hub.call("work:write")
         work.failure = ValueError("broke")
         for _ in range(FAILURES):  # closed again: it takes all of them to open it
             await refused(hub.call("work:write"), Internal)
-        await refused(hub.call("work:write"), PartDown)
+        await refused(hub.call("work:write"), CircuitOpen)
 
     async def test_while_it_is_half_open_one_call_at_a_time_is_let_through(
         self, hub: TestHub, work: Workshop, clock: Clock
@@ -444,10 +444,10 @@ class TestBreaker:
         work.failure = ValueError("broke")
         for _ in range(FAILURES):
             await refused(hub.call("work:write"), Internal)
-        clock.now_s += REST_S + 0.1
+        clock.now_s += OPEN_S + 0.1
         probe = asyncio.create_task(hub.call("work:hold"))
         await until(lambda: work.entered == 1)
-        await refused(hub.call("work:read"), PartDown)
+        await refused(hub.call("work:read"), CircuitOpen)
         work.release.set()
         await soon(probe)
         await hub.call("work:read")
@@ -457,7 +457,7 @@ class TestBreaker:
         work.failure = ValueError("broke")
         for _ in range(FAILURES):
             await refused(hub.call("work:write"), Internal)
-        await refused(hub.call("work:read"), PartDown)
+        await refused(hub.call("work:read"), CircuitOpen)
         assert await hub.call("system:echo", text="x") == {"text": "x"}
         await hub.call("state:set", key="k", value=1)
 
@@ -490,7 +490,7 @@ class TestBreaker:
             deadlines.now_s += 31
             hub.hub.router.deadlines.sweep()
             await refused(task, TimedOut)
-        await refused(hub.call("work:read"), PartDown)
+        await refused(hub.call("work:read"), CircuitOpen)
 
     async def test_a_new_version_of_a_plugin_starts_with_a_closed_one(self, hub: TestHub, clock: Clock) -> None:
         assert hub.hub.router.routes["system:echo"].breaker is None, "the daemon's own parts have none"
@@ -514,7 +514,7 @@ class TestRecord:
             {"text": "hello"}, None, {"text": "there"},
         )  # fmt: skip
         for row in (intent, outcome, read):
-            assert (row["principal"], row["agent_id"], row["door"]) == ("agent", "bot", "socket")
+            assert (row["principal"], row["agent_id"], row["transport"]) == ("agent", "bot", "socket")
             assert row["credential_id"] == bot.credential_id
             assert row["tool"] == "ksi_" + row["event"].replace(":", "_")
         assert outcome["duration_ms"] > 0
@@ -593,9 +593,11 @@ class TestRecord:
     async def test_a_stranger_is_recorded_without_what_was_shown(self, hub: TestHub) -> None:
         """L054."""
         error = Forbidden("this token is not valid here")
-        await hub.hub.router.refuse_stranger(Principal(kind="operator", name="x", door="socket"), "work:read", error)
+        await hub.hub.router.record_unauthenticated(
+            Principal(kind="operator", name="x", transport="socket"), "work:read", error
+        )
         (row,) = await rows(hub, type="authorization")
-        assert (row["principal"], row["door"], row.get("agent_id")) == ("unknown", "socket", None)
+        assert (row["principal"], row["transport"], row.get("agent_id")) == ("unknown", "socket", None)
 
     async def test_a_cancelled_call_is_recorded_before_its_task_ends(self, hub: TestHub, work: Workshop) -> None:
         """U01."""

@@ -216,7 +216,7 @@ async def test_a_nested_call_acts_for_the_caller_of_the_outer_one() -> None:
 
 
 async def test_a_plugin_calling_a_plugin_gets_what_any_client_gets() -> None:
-    """K046: the in-process emitter is the same door: same answer, same errors, same record."""
+    """K046: the in-process emitter takes the same path: same answer, same errors, same record."""
     plugin = Plugin("proxy")
 
     class Forward(Params):
