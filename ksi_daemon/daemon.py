@@ -16,9 +16,10 @@ from ksi_daemon.audit import Audit, open_audit
 from ksi_daemon.config import SettingsRead
 from ksi_daemon.core import CORE
 from ksi_daemon.errors import AuditUnavailable
+from ksi_daemon.gate.credentials import keep_credentials
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.profiles import read_profiles
-from ksi_daemon.gate.rights import Rights, keep_last_uses
+from ksi_daemon.gate.rights import Rights
 from ksi_daemon.logs.journal import Journal
 from ksi_daemon.logs.log import Log
 from ksi_daemon.operator_socket.server import OperatorSocket
@@ -28,17 +29,19 @@ from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.process.control import Control
 from ksi_daemon.process.lifecycle import Signals, end_at_the_latest, greet, raise_file_limit, run_to_the_end
+from ksi_daemon.routing.agent_tools import AgentTools
 from ksi_daemon.routing.bus import Bus
 from ksi_daemon.routing.deadlines import Deadlines
-from ksi_daemon.routing.inquiry import Inquiry
 from ksi_daemon.routing.recorder import Recorder
-from ksi_daemon.routing.router import Limits, Router
+from ksi_daemon.routing.route import Limits
+from ksi_daemon.routing.router import Router
 from ksi_daemon.storage.agents import SqliteAgents
 from ksi_daemon.storage.migrations import MIGRATIONS
 from ksi_daemon.storage.sqlite import open_database
 from ksi_daemon.storage.state import SqliteState, StateStore
 from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.listener import bind, serving
+from ksi_daemon.workers.supervisor import supervising
 
 DRAIN_S = 4.0
 EXIT_AT_THE_LATEST_S = 9.5
@@ -64,7 +67,7 @@ async def open_hub(
     settings = read.settings
     limits = Limits()
     bus, journal, deadlines = Bus(settings.notice_inbox), Journal(settings.monitor_events), Deadlines()
-    profiles = read_profiles(settings.var_dir / "profiles")
+    profiles = read_profiles(settings.var_dir / "profiles", core=frozenset(plugin.name for plugin, _ in CORE))
     async with AsyncExitStack() as stack:
         audit = await stack.enter_async_context(open_audit(settings.var_dir, log=log.logger))
         database = await stack.enter_async_context(open_database(settings.var_dir / "db" / "ksi.db", MIGRATIONS))
@@ -96,20 +99,26 @@ async def open_hub(
         watchdog = Watchdog(
             frozenset({Router.call.__code__, Subscription._handle.__code__, RunningPlugin._live.__code__}), log.logger
         )
-        for task in (deadlines.run(), journal.write_lines(log.write_records), keep_last_uses(rights)):
-            stack.push_async_callback(_cancelled, asyncio.create_task(task))
+        background = await stack.enter_async_context(supervising(log.logger))
+        background.start("the deadline sweep", deadlines.run)
+        background.start("the journal's log", lambda: journal.write_lines(log.write_records))
+        background.start("the credentials' upkeep", lambda: keep_credentials(rights.credentials))
         if threading.current_thread() is threading.main_thread():
             await stack.enter_async_context(watchdog.watching())
         inner = {
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
-            Audit: audit, Inquiry: Inquiry(router, gate), StateStore: SqliteState(database),
+            Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database),
         }  # fmt: skip
         loader = Loader(router, settings.var_dir / "plugins", log=log.logger, capabilities={}, inner=inner)
-        rights.on_change = lambda agents: _tell_of_change(router, agents)
+        rights.on_change = lambda agents: _announce_change(router, agents)
+        rights.plugin_names = lambda: {*loader.running, *loader.set_aside}
         control.alarm_sources += [
             audit.alarms,
+            background.alarms,
             lambda: [log.file.problem] if log.file.problem else [],
-            lambda: [f"{deadlines.deaf} handlers ignore their cancellation"] if deadlines.deaf else [],
+            lambda: (
+                [f"{deadlines.uncancellable} handlers ignore their cancellation"] if deadlines.uncancellable else []
+            ),
             lambda: [f"the plugin {breaker.backend} keeps failing" for breaker in gate.breakers.troubled()],
         ]
         stack.push_async_callback(loader.close)
@@ -119,7 +128,7 @@ async def open_hub(
         yield Hub(router, loader, control, log, rights, audit)
 
 
-def _tell_of_change(router: Router, agents: set[str]) -> None:
+def _announce_change(router: Router, agents: set[str]) -> None:
     router.notify("permission:changed", {"agents": sorted(agents)}, principal=DAEMON)
 
 
@@ -176,9 +185,3 @@ def run(read: SettingsRead, *, terminal: bool) -> None:
     log.file.close()
     sys.stdout.flush()
     os._exit(0)  # a plugin's thread that never ends must not keep the process
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

@@ -1,4 +1,4 @@
-"""What has happened, as a plain record: any number may hear it, nobody answers it."""
+"""What has happened, as a plain record: it goes to any number of subscribers and has no answer."""
 
 import time
 from datetime import UTC, datetime
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ksi_daemon.identifiers import new_id
+from ksi_daemon.principal import DAEMON, Principal
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
@@ -21,12 +22,13 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
     parent_id: str | None = None
     depth: int = 0
     size: int = 0  # of the data, in bytes
+    principal: Principal = DAEMON  # who caused it: listeners act with this principal's rights
     id: str = msgspec.field(default_factory=new_id)
     time_s: float = msgspec.field(name="at", default_factory=time.time)
 
     @property
     def data(self) -> Any:
-        """A fresh copy of what was said."""
+        """A fresh copy of its data."""
         return msgspec.json.decode(self.raw)
 
     def without_data(self) -> "Notice":

@@ -20,7 +20,13 @@ class Principal(msgspec.Struct, frozen=True):
     completion_id: str | None = None
     credential_id: str | None = None
     session_id: str | None = None
+    listener_of: str | None = None  # the plugin whose listener acts with this principal's rights
     impersonated_by: str | None = None  # "operator" when the operator acts as this agent
+
+    @property
+    def label(self) -> str:
+        """Who it is and of which kind, so that an agent cannot pass for another kind by its name: operator, daemon, agent/scout."""
+        return self.kind if self.kind in ("operator", "daemon") else f"{self.kind}/{self.name}"
 
 
 DAEMON = Principal(kind="daemon", name="daemon")

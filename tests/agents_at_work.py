@@ -15,7 +15,7 @@ from ksi_daemon.testing import TestHub
 async def add_agent(hub: TestHub, agent_id: str = "bot", profile: str = "standard", **options: Any) -> Principal:
     """A new agent, recognised by the token it was given."""
     made = await hub.call("agent:register", agent_id=agent_id, profile=profile, **options)
-    return hub.hub.rights.principal(made["token"], transport="socket")
+    return hub.hub.rights.credentials.principal(made["token"], transport="socket")
 
 
 async def call_as(hub: TestHub, principal: Principal, event: str, /, **data: Any) -> Any:
@@ -52,7 +52,7 @@ class WallClock:
 
     def __init__(self, hub: TestHub) -> None:
         self.now_s = time.time()
-        hub.hub.rights._clock = self
+        hub.hub.rights.credentials.clock = self
 
     def __call__(self) -> float:
         return self.now_s

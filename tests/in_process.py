@@ -13,7 +13,8 @@ from ksi_daemon.plugin import Field, Params, Result
 from ksi_daemon.principal import Principal
 from ksi_daemon.routing.bus import Bus
 from ksi_daemon.routing.deadlines import Deadlines
-from ksi_daemon.routing.router import Limits, Router
+from ksi_daemon.routing.route import Limits
+from ksi_daemon.routing.router import Router
 from ksi_daemon.testing import TestHub
 
 WAIT_S = 5.0

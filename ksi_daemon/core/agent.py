@@ -1,4 +1,4 @@
-"""Agents: who may connect, with which profile, and the brake to stop them all."""
+"""Agents: which may connect, with which profile, and how to freeze one or all of them."""
 
 from typing import Any
 
@@ -41,18 +41,17 @@ async def register(ctx: Context, params: Register) -> Registered:
     """Add an agent and make its first token, which is shown only in this answer."""
     rights = ctx.capability(Rights)
     agent = await rights.add_agent(
-        params.agent_id, params.profile, parent_id=params.parent_id, note=params.note, by=ctx.principal.name
+        params.agent_id, params.profile, parent_id=params.parent_id, note=params.note, by=ctx.principal.label
     )
-    credential, secret = await rights.add_credential(
-        agent.agent_id,
+    credential, secret = await rights.credentials.add(
         Credential(
             credential_id=new_id(),
             agent_id=agent.agent_id,
             digest="",
             label="first",
             created_at=agent.created_at,
-            created_by=ctx.principal.name,
-        ),
+            created_by=ctx.principal.label,
+        )
     )
     ctx.notify("agent:registered", {"agent_id": agent.agent_id, "profile": agent.profile})
     return Registered(
@@ -117,13 +116,12 @@ async def get(ctx: Context, params: Name) -> Details:
         ],
         credentials=[
             {
-                "credential_id": one.credential_id,
-                "kind": one.kind,
-                "label": one.label,
-                "ended": rights.ended_reason(one),
+                "credential_id": credential.credential_id,
+                "kind": credential.kind,
+                "label": credential.label,
+                "ended": rights.credentials.ended_reason(credential),
             }
-            for one in rights.credentials.values()
-            if one.agent_id == agent.agent_id
+            for credential in rights.credentials.of(agent.agent_id)
         ],
     )
 
@@ -135,9 +133,9 @@ class Removed(Result):
 
 @plugin.handles("agent:remove", operator_only=True)
 async def remove(ctx: Context, params: Name) -> Removed:
-    """Remove an agent with its tokens and grants: its next call is nobody's."""
+    """Remove an agent with its tokens and grants: its next call is refused."""
     await ctx.capability(Rights).remove_agent(params.agent_id)
-    ctx.capability(Gate).buckets.forget(params.agent_id)
+    ctx.capability(Gate).forget(params.agent_id)
     ctx.notify("agent:removed", {"agent_id": params.agent_id})
     return Removed(agent_id=params.agent_id, removed=True)
 
@@ -147,35 +145,35 @@ class Some(Params):
     all: bool = Field(False, description="Every agent, at once.")
 
 
-class Braked(Result):
+class Frozen(Result):
     agents: list[str]
 
 
 @plugin.handles("agent:freeze", operator_only=True)
-async def freeze(ctx: Context, params: Some) -> Braked:
-    """Stop one agent or all: no call of theirs is begun any more until they are unfrozen. Calls under way go on."""
-    return await _brake(ctx, params, frozen=True)
+async def freeze(ctx: Context, params: Some) -> Frozen:
+    """Stop one agent or all: no call of theirs begins until they are unfrozen. Calls under way go on."""
+    return await _set_frozen(ctx, params, frozen=True)
 
 
 @plugin.handles("agent:unfreeze", operator_only=True)
-async def unfreeze(ctx: Context, params: Some) -> Braked:
+async def unfreeze(ctx: Context, params: Some) -> Frozen:
     """Let one agent or all act again."""
-    return await _brake(ctx, params, frozen=False)
+    return await _set_frozen(ctx, params, frozen=False)
 
 
-async def _brake(ctx: Context, params: Some, *, frozen: bool) -> Braked:
+async def _set_frozen(ctx: Context, params: Some, *, frozen: bool) -> Frozen:
     rights = ctx.capability(Rights)
     if params.all == (params.agent_id is not None):
         raise Invalid("say either which agent or all, not both", hint="agent_id=NAME, or all=true")
     chosen = list(rights.agents) if params.all else [rights.agent(params.agent_id or "").agent_id]
     await rights.freeze(chosen, frozen=frozen)
     ctx.notify("agent:frozen" if frozen else "agent:unfrozen", {"agents": chosen})
-    return Braked(agents=chosen)
+    return Frozen(agents=chosen)
 
 
 def _shown(rights: Rights, agent: Agent) -> Shown:
-    credentials = rights.live_credentials(agent.agent_id)
-    used = [used for one in credentials if (used := rights.last_used(one)) is not None]
+    credentials = rights.credentials.live(agent.agent_id)
+    used = [used for credential in credentials if (used := rights.credentials.last_used(credential)) is not None]
     return Shown(
         agent_id=agent.agent_id,
         profile=agent.profile,

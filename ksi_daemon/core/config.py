@@ -30,7 +30,7 @@ class Reloaded(Result):
     needs_restart: list[str]
 
 
-@plugin.handles("config:reload")
+@plugin.handles("config:reload", operator_only=True)
 async def reload(ctx: Context, params: Nothing) -> Reloaded:
     """Read the settings again. If they are bad, the old ones stay and the answer says why."""
     changed, waiting = ctx.capability(Control).reload_settings()

@@ -1,4 +1,4 @@
-"""Messages: publish notices of one's own, and choose which notices reach one's stream."""
+"""Messages: publish notices, and choose which notices a connection receives."""
 
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.identifiers import EVENT_NAME, namespace_of
@@ -16,7 +16,7 @@ class Publish(Params):
     event: str = Field(
         pattern=NOTICE, description="The notice's name, in a namespace that no plugin owns: build:finished."
     )
-    data: dict[str, JsonValue] = Field({}, description="What there is to say.")
+    data: dict[str, JsonValue] = Field({}, description="The notice's data.")
 
 
 class Published(Result):
@@ -27,7 +27,7 @@ class Published(Result):
 
 @plugin.handles("message:publish")
 async def publish(ctx: Context, params: Publish) -> Published:
-    """Tell everyone who subscribed to this notice. Never waits; says how many heard it and how many were too busy."""
+    """Send a notice to every subscriber. Never waits; returns how many received it and how many had no space left."""
     router = ctx.capability(Router)
     owner, loader = namespace_of(params.event), ctx.capability(Loader)
     if owner in loader.running or owner in loader.set_aside:
@@ -54,24 +54,27 @@ class Subscribed(Result):
 
 @plugin.handles("message:subscribe")
 async def subscribe(ctx: Context, params: Patterns) -> Subscribed:
-    """Hear notices on this connection from now on."""
+    """Receive notices on this connection from now on; an agent receives those that it may read at that moment."""
     mailbox, gate, principal = _mailbox(ctx), ctx.capability(Gate), ctx.principal
-    if principal.agent_id is not None:  # from now on this stream brings only what the agent may hear, at each moment
-        mailbox.permits = lambda event: gate.hears(principal, event)
-    mailbox.subscribe(params.patterns)
-    return Subscribed(patterns=sorted(mailbox.patterns))
+    mailbox.subscribe(
+        params.patterns,
+        name=principal.label,
+        permits=None if principal.agent_id is None else lambda event: gate.receives(principal, event),
+    )
+    return Subscribed(patterns=sorted(mailbox.patterns_of(principal.label)))
 
 
 @plugin.handles("message:unsubscribe")
 async def unsubscribe(ctx: Context, params: SomePatterns) -> Subscribed:
-    """Hear these notices no more on this connection."""
-    mailbox = _mailbox(ctx)
-    mailbox.unsubscribe(params.patterns or set(mailbox.patterns))
-    return Subscribed(patterns=sorted(mailbox.patterns))
+    """Receive these notices no more on this connection."""
+    mailbox, name = _mailbox(ctx), ctx.principal.label
+    mailbox.unsubscribe(params.patterns or mailbox.patterns_of(name), name=name)
+    return Subscribed(patterns=sorted(mailbox.patterns_of(name)))
 
 
 class Subscription(Result):
-    subscriber: str
+    subscriber: str = Field(description="The stream that the notices go to.")
+    principal: str = Field(description="Who subscribed: operator, agent/NAME or plugin/NAME.")
     patterns: list[str]
     delivered: int
     dropped: int
@@ -84,18 +87,21 @@ class Subscriptions(Result):
 
 @plugin.handles("message:subscriptions", reads=True)
 async def subscriptions(ctx: Context, params: Nothing) -> Subscriptions:
-    """List who hears what, and how many notices each has taken, has waiting and has lost."""
+    """List subscriptions, and how many notices each stream has taken, has waiting and has lost. An agent sees its own."""
+    principal = ctx.principal
     return Subscriptions(
         subscriptions=[
             Subscription(
-                subscriber=box.name,
-                patterns=sorted(box.patterns),
-                delivered=box.delivered,
-                dropped=box.dropped,
-                waiting=len(box.waiting),
+                subscriber=mailbox.name,
+                principal=subscriber.name,
+                patterns=sorted(subscriber.patterns),
+                delivered=mailbox.delivered,
+                dropped=mailbox.dropped,
+                waiting=len(mailbox.waiting),
             )
-            for box in ctx.capability(Bus).mailboxes()
-            if box.patterns
+            for mailbox in ctx.capability(Bus).mailboxes()
+            for subscriber in mailbox.subscribers.values()
+            if principal.agent_id is None or subscriber.name == principal.label
         ]
     )
 

@@ -1,18 +1,19 @@
-"""Permissions: profiles, grants, and why somebody may or may not do something."""
+"""Permissions: profiles, grants, and why an agent may or may not call an event."""
 
 from typing import Any
+
+import msgspec
 
 from ksi_daemon.access import Access
 from ksi_daemon.gate.grants import Rule
 from ksi_daemon.gate.profiles import find_profile
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.gate.spawn import validate_spawn
-from ksi_daemon.gate.tool_list import tools_for
 from ksi_daemon.notice import iso_time_if
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, Result
-from ksi_daemon.routing.inquiry import Inquiry
+from ksi_daemon.routing.agent_tools import AgentTools
 
-plugin = Plugin("permission", uses=[Rights, Inquiry])
+plugin = Plugin("permission", uses=[Rights, AgentTools])
 plugin.announces(
     "permission:changed", "Agents may do more or less than before, from their next call on; data names them."
 )
@@ -35,6 +36,9 @@ class Held(Result):
     allowed_tools: list[str]
     allowed_modules: list[str]
     disallowed_tools: list[str]
+    needs_grant: dict[str, list[str]] = Field(
+        description="Tools that are listed but whose call needs a further right, and which."
+    )
     grants: list[dict[str, Any]]
     frozen: bool
     version: int
@@ -116,14 +120,14 @@ class Changed(Result):
 @plugin.handles("permission:grant", operator_only=True)
 async def grant(ctx: Context, params: GrantOne) -> Changed:
     """Give an agent one right (or forbid one), from its next call on; says which tools that opens and closes."""
-    rights, inquiry = ctx.capability(Rights), ctx.capability(Inquiry)
-    expires_at = None if params.for_s is None else inquiry.now() + params.for_s
+    rights, tools = ctx.capability(Rights), ctx.capability(AgentTools)
+    expires_at = None if params.for_s is None else tools.now() + params.for_s
     access = params.access or usual_access(params.resource)
     rule = Rule(params.resource, access, "this grant", expires_at, overrides=True)
-    before = inquiry.tools(params.agent_id)
-    after = inquiry.tools(params.agent_id, without=params.resource, plus=[rule])
+    before = tools.usable(params.agent_id)
+    after = tools.usable(params.agent_id, without=params.resource, plus=[rule])
     if not params.dry_run:
-        await rights.grant(params.agent_id, params.resource, access, expires_at=expires_at, by=ctx.principal.name)
+        await rights.grant(params.agent_id, params.resource, access, expires_at=expires_at, by=ctx.principal.label)
     return _changed(params.agent_id, params.resource, access, expires_at, not params.dry_run, before, after)
 
 
@@ -136,10 +140,10 @@ class Revoke(Params):
 @plugin.handles("permission:revoke", operator_only=True)
 async def revoke(ctx: Context, params: Revoke) -> Changed:
     """Take a grant back, from the agent's next call on; says which tools that opens and closes."""
-    rights, inquiry = ctx.capability(Rights), ctx.capability(Inquiry)
+    rights, tools = ctx.capability(Rights), ctx.capability(AgentTools)
     rights.held(params.agent_id, params.resource)
-    before = inquiry.tools(params.agent_id)
-    after = inquiry.tools(params.agent_id, without=params.resource)
+    before = tools.usable(params.agent_id)
+    after = tools.usable(params.agent_id, without=params.resource)
     if not params.dry_run:
         await rights.revoke(params.agent_id, params.resource)
     return _changed(params.agent_id, params.resource, None, None, not params.dry_run, before, after)
@@ -161,9 +165,13 @@ class Explained(Result):
 @plugin.handles("permission:explain", reads=True, operator_only=True)
 async def explain(ctx: Context, params: Explain) -> Explained:
     """Say why an agent may or may not call something: the winning rule, those it beat, limits, every other condition."""
-    told = ctx.capability(Inquiry).explain(params.agent_id, params.event)
+    explanation = ctx.capability(AgentTools).explain(params.agent_id, params.event)
     return Explained(
-        agent_id=params.agent_id, event=told.asked, allowed=told.allowed, text=told.text(), explanation=told.as_dict()
+        agent_id=params.agent_id,
+        event=explanation.asked,
+        allowed=explanation.allowed,
+        text=explanation.text(),
+        explanation=explanation.as_dict(),
     )
 
 
@@ -185,38 +193,43 @@ async def validate_child(ctx: Context, params: ChildPermissions) -> Spawn:
     rights = ctx.capability(Rights)
     requested = find_profile(rights.profiles, params.profile).rules
     found = validate_spawn(
-        rights.chain(rights.agent(params.parent_id).agent_id), requested, ctx.capability(Inquiry).now()
+        rights.chain(rights.agent(params.parent_id).agent_id), requested, ctx.capability(AgentTools).now()
     )
     return Spawn(
         valid=not found,
         shortfalls=[
-            {"resource": one.rule.resource, "access": one.rule.access, "missing": one.missing, "because": one.because}
-            for one in found
+            {
+                "resource": shortfall.rule.resource,
+                "access": shortfall.rule.access,
+                "missing": shortfall.missing,
+                "because": shortfall.because,
+            }
+            for shortfall in found
         ],
     )
 
 
 def usual_access(resource: str) -> Access:
-    """What a grant means when nobody says: scopes and operations are executed, everything else is written."""
+    """The access of a grant that names none: scopes and operations are executed, everything else is written."""
     executed = ("knowledge/", "librarian/", "operation/", "raw/")
     return "execute" if resource.startswith(executed) else "write"
 
 
 def _held(ctx: Context, agent_id: str) -> Held:
-    rights, inquiry = ctx.capability(Rights), ctx.capability(Inquiry)
+    rights, tools = ctx.capability(Rights), ctx.capability(AgentTools)
     agent = rights.agent(agent_id)
-    listed = tools_for(agent.profile, rights.chain(agent_id), inquiry.needs(), inquiry.now())
     return Held(
         agent_id=agent_id,
-        **listed.as_dict(),
+        profile=agent.profile,
+        **msgspec.structs.asdict(tools.tool_list(agent_id)),
         grants=[
             {
-                "resource": one.resource,
-                "access": one.access,
-                "expires_at": iso_time_if(one.expires_at),
-                "created_by": one.created_by,
+                "resource": grant.resource,
+                "access": grant.access,
+                "expires_at": iso_time_if(grant.expires_at),
+                "created_by": grant.created_by,
             }
-            for one in rights.grants.get(agent_id, {}).values()
+            for grant in rights.grants.get(agent_id, {}).values()
         ],
         frozen=agent.frozen,
         version=rights.version,

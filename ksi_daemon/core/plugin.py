@@ -92,7 +92,7 @@ class Reloaded(Result):
     cut_calls: int = Field(description="Calls of the old version that had not ended after waiting for them.")
 
 
-@plugin.handles("plugin:reload", timeout_s=120)
+@plugin.handles("plugin:reload", operator_only=True, timeout_s=120)
 async def reload(ctx: Context, params: Name) -> Reloaded:
     """Swap a plugin for what lies on disk now, without dropping a call. If the new one is broken, the old one goes on."""
     running, left = await ctx.capability(Loader).reload(params.name)

@@ -37,7 +37,7 @@ class Created(Result):
 async def create(ctx: Context, params: Create) -> Created:
     """Open a session for a client: a token that carries scopes and ends by itself."""
     rights = ctx.capability(Rights)
-    await rights.ensure_agent(params.clientId, "restricted", note="a session's client", by=ctx.principal.name)
+    await rights.ensure_agent(params.clientId, "restricted", note="a session's client", by=ctx.principal.label)
     session_id = new_id()
     now = time_of(session_id)
     credential = Credential(
@@ -49,11 +49,11 @@ async def create(ctx: Context, params: Create) -> Created:
         scopes=tuple(sorted(set(params.scopes))),
         metadata=params.metadata,
         created_at=now,
-        created_by=ctx.principal.name,
+        created_by=ctx.principal.label,
         expires_at=now + params.ttl_s,
         idle_limit_s=params.idle_s,
     )
-    credential, secret = await rights.add_credential(params.clientId, credential)
+    credential, secret = await rights.credentials.add(credential)
     return Created(sessionId=session_id, token=secret, expires_at=iso_time(now + params.ttl_s))
 
 
@@ -75,21 +75,21 @@ class Sessions(Result):
 @plugin.handles("session:list", reads=True, operator_only=True)
 async def list_sessions(ctx: Context, params: Nothing) -> Sessions:
     """List sessions, live and ended."""
-    rights = ctx.capability(Rights)
+    credentials = ctx.capability(Rights).credentials
     return Sessions(
         sessions=[
             Session(
-                sessionId=one.credential_id,
-                clientId=one.agent_id,
-                scopes=list(one.scopes),
-                metadata=one.metadata,
-                state=rights.ended_reason(one) or "live",
-                created_at=iso_time(one.created_at),
-                expires_at=iso_time_if(one.expires_at),
-                last_used_at=iso_time_if(rights.last_used(one)),
+                sessionId=session.credential_id,
+                clientId=session.agent_id,
+                scopes=list(session.scopes),
+                metadata=session.metadata,
+                state=credentials.ended_reason(session) or "live",
+                created_at=iso_time(session.created_at),
+                expires_at=iso_time_if(session.expires_at),
+                last_used_at=iso_time_if(credentials.last_used(session)),
             )
-            for one in rights.credentials.values()
-            if one.kind == "session"
+            for session in credentials.all()
+            if session.kind == "session"
         ]
     )
 
@@ -106,5 +106,5 @@ class Revoked(Result):
 @plugin.handles("session:revoke", operator_only=True)
 async def revoke(ctx: Context, params: Id) -> Revoked:
     """End a session now."""
-    await ctx.capability(Rights).end_credential(params.sessionId)
+    await ctx.capability(Rights).credentials.end(params.sessionId)
     return Revoked(sessionId=params.sessionId, revoked=True)

@@ -116,7 +116,7 @@ class Stopping(Result):
     stopping: bool
 
 
-@plugin.handles("system:shutdown")
+@plugin.handles("system:shutdown", operator_only=True)
 async def shutdown(ctx: Context, params: Nothing) -> Stopping:
     """Stop the hub: calls under way are finished, new ones are refused, then it exits."""
     ctx.capability(Control).stop_requested.set()
@@ -199,7 +199,7 @@ def _visible(ctx: Context) -> dict[str, Handler]:
     """The events this caller may see: what it may not call does not exist for it."""
     gate = ctx.capability(Gate)
     routes = ctx.capability(Router).routes
-    return {event: route.handler for event, route in routes.items() if gate.sees(ctx.principal, route.handler)}
+    return {event: route.handler for event, route in routes.items() if gate.lists(ctx.principal, route.handler)}
 
 
 def _notices(ctx: Context) -> dict[str, dict[str, Any]]:
@@ -208,7 +208,7 @@ def _notices(ctx: Context) -> dict[str, dict[str, Any]]:
         event: describe_notice(event, running.plugin.name, meaning)
         for running in ctx.capability(Loader).running.values()
         for event, meaning in running.plugin.notices.items()
-        if gate.hears(ctx.principal, event)
+        if gate.receives(ctx.principal, event)
     }
 
 

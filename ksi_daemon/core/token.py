@@ -7,7 +7,7 @@ from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
 from ksi_daemon.storage.agents import Credential
 
 plugin = Plugin("token", uses=[Rights])
-plugin.announces("token:revoked", "A token is no good any more; data has its id and its agent's.")
+plugin.announces("token:revoked", "A token is not valid any more; data has its id and its agent's.")
 
 ID = r"^[A-Za-z0-9._:-]{1,64}$"
 
@@ -31,7 +31,7 @@ class Created(Result):
 
 @plugin.handles("token:create", operator_only=True)
 async def create(ctx: Context, params: Create) -> Created:
-    """Make a token for an agent. Its secret is in this answer and nowhere else."""
+    """Make a token for an agent. Its secret is in this answer only."""
     credential_id = new_id()
     now = time_of(credential_id)
     credential = Credential(
@@ -42,10 +42,10 @@ async def create(ctx: Context, params: Create) -> Created:
         conversation_id=params.conversation_id,
         completion_id=params.completion_id,
         created_at=now,
-        created_by=ctx.principal.name,
+        created_by=ctx.principal.label,
         expires_at=None if params.expires_in_s is None else now + params.expires_in_s,
     )
-    return _created(*await ctx.capability(Rights).add_credential(params.agent_id, credential))
+    return _created(*await ctx.capability(Rights).credentials.add(credential))
 
 
 class Which(Params):
@@ -57,7 +57,7 @@ class Listed(Result):
     agent_id: str
     kind: str
     label: str
-    state: str = Field(description="live, or why it is no good any more.")
+    state: str = Field(description="live, or why it is not valid any more.")
     conversation_id: str | None
     completion_id: str | None
     created_at: str
@@ -72,23 +72,22 @@ class Tokens(Result):
 @plugin.handles("token:list", reads=True, operator_only=True)
 async def list_tokens(ctx: Context, params: Which) -> Tokens:
     """List tokens and sessions by their ids; secrets are not kept, so they cannot be shown."""
-    rights = ctx.capability(Rights)
+    credentials = ctx.capability(Rights).credentials
     return Tokens(
         tokens=[
             Listed(
-                credential_id=one.credential_id,
-                agent_id=one.agent_id,
-                kind=one.kind,
-                label=one.label,
-                state=rights.ended_reason(one) or "live",
-                conversation_id=one.conversation_id,
-                completion_id=one.completion_id,
-                created_at=iso_time(one.created_at),
-                expires_at=iso_time_if(one.expires_at),
-                last_used_at=iso_time_if(rights.last_used(one)),
+                credential_id=credential.credential_id,
+                agent_id=credential.agent_id,
+                kind=credential.kind,
+                label=credential.label,
+                state=credentials.ended_reason(credential) or "live",
+                conversation_id=credential.conversation_id,
+                completion_id=credential.completion_id,
+                created_at=iso_time(credential.created_at),
+                expires_at=iso_time_if(credential.expires_at),
+                last_used_at=iso_time_if(credentials.last_used(credential)),
             )
-            for one in rights.credentials.values()
-            if params.agent_id in (None, one.agent_id)
+            for credential in (credentials.all() if params.agent_id is None else credentials.of(params.agent_id))
         ]
     )
 
@@ -105,8 +104,8 @@ class Revoked(Result):
 
 @plugin.handles("token:revoke", operator_only=True)
 async def revoke(ctx: Context, params: Id) -> Revoked:
-    """Make a token worthless from the next call on."""
-    credential = await ctx.capability(Rights).end_credential(params.credential_id)
+    """Revoke a token: from the next call on it is refused."""
+    credential = await ctx.capability(Rights).credentials.end(params.credential_id)
     ctx.notify("token:revoked", {"credential_id": credential.credential_id, "agent_id": credential.agent_id})
     return Revoked(credential_id=credential.credential_id, agent_id=credential.agent_id, revoked=True)
 
@@ -114,7 +113,7 @@ async def revoke(ctx: Context, params: Id) -> Revoked:
 @plugin.handles("token:rotate", operator_only=True)
 async def rotate(ctx: Context, params: Id) -> Created:
     """Make a new token with everything the old one had, and revoke the old one."""
-    credential, secret = await ctx.capability(Rights).rotate(params.credential_id, by=ctx.principal.name)
+    credential, secret = await ctx.capability(Rights).credentials.rotate(params.credential_id, by=ctx.principal.label)
     ctx.notify("token:revoked", {"credential_id": params.credential_id, "agent_id": credential.agent_id})
     return _created(credential, secret)
 

@@ -1,4 +1,4 @@
-"""Circuit breakers: a backend that keeps failing is left alone for a while, then tried carefully.
+"""Circuit breakers: a backend that keeps failing is not called for a while, then tried with single calls.
 
 Closed: calls pass, failures are counted. Open: calls are refused at once. Half open: one call at a time is let through as a probe.
 Time is monotonic. What a backend is (a plugin, or something behind it) is the caller's choice of name.
@@ -24,14 +24,16 @@ State = Literal["closed", "open", "half_open"]
 Verdict = Literal["success", "failure", "neither"]
 
 FAILING = frozenset({"internal", "timed_out", "unavailable"})
-ANSWERED = frozenset({"not_found", "conflict"})  # the backend looked and said no: it works
+ANSWERED = frozenset({"not_found", "conflict"})  # the backend looked and refused: it works
 
 
-def verdict(error: BaseException | None) -> Verdict:
-    """What the end of a call says about the backend. A refusal or a caller who went away says nothing."""
+def verdict(error: BaseException | None, *, caller_limited: bool = False) -> Verdict:
+    """What the end of a call says about the backend. A refusal, or a caller who went away or would not wait, says nothing."""
     if error is None:
         return "success"
     if isinstance(error, KsiError):
+        if caller_limited and error.code == "timed_out":
+            return "neither"
         if error.code in FAILING:
             return "failure"
         return "success" if error.code in ANSWERED else "neither"
@@ -39,7 +41,7 @@ def verdict(error: BaseException | None) -> Verdict:
 
 
 class Breaker:
-    """The breaker of one backend. `with breaker.guard():` around a call refuses it or counts how it ended."""
+    """The circuit breaker of one backend. `with breaker.guard():` around a call refuses it or counts how it ended."""
 
     def __init__(self, backend: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.backend = backend
@@ -78,9 +80,9 @@ class Breaker:
         since_s = self._clock() - WINDOW_S
         return sum(at_s > since_s for at_s in self._failures)
 
-    def guard(self) -> "Guard":
+    def guard(self, *, caller_limited: bool = False) -> "Guard":
         """The scope of one call, outside of its deadline, which it must see as `TimedOut`. Entering it may raise `CircuitOpen`."""
-        return Guard(self)
+        return Guard(self, caller_limited)
 
     def as_dict(self) -> dict[str, Any]:
         """For health, statistics and explanations."""
@@ -99,27 +101,27 @@ class Breaker:
         wait_s = self.retry_after_s
         if wait_s > 0:
             raise CircuitOpen(
-                f"{self.backend} has failed {FAILURES} times within {WINDOW_S:g} s and is left alone for now",
+                f"{self.backend} has failed {FAILURES} times within {WINDOW_S:g} s and is not called for now",
                 retry_after_s=wait_s,
                 hint=f"wait {wait_s:g} s; everything else works meanwhile",
             )
         self._probing = True
         return True
 
-    def leave(self, probe: bool, said: Verdict) -> None:
-        """Tell how the call ended. Calls made before the breaker opened change nothing after it has."""
+    def leave(self, probe: bool, ended: Verdict) -> None:
+        """Count how a call ended. Calls made before the breaker opened change nothing after it has."""
         if probe:
-            self._end_probe(said)
-        elif self._opened_at_s is None and said == "failure":
+            self._end_probe(ended)
+        elif self._opened_at_s is None and ended == "failure":
             self._failures.append(self._clock())
             if self.recent_failures >= FAILURES:
                 self._open()
 
-    def _end_probe(self, said: Verdict) -> None:
+    def _end_probe(self, ended: Verdict) -> None:
         self._probing = False
-        if said == "failure":
+        if ended == "failure":
             self._open()
-        elif said == "success":
+        elif ended == "success":
             self._successes += 1
             if self._successes >= SUCCESSES:
                 self._opened_at_s = None
@@ -132,12 +134,14 @@ class Breaker:
 
 
 class Guard:
-    """One call through a breaker."""
+    """The scope of one call through a breaker. `caller_limited`: the caller set a shorter deadline than the handler has."""
 
-    __slots__ = ("_breaker", "_probe")
+    __slots__ = ("_breaker", "_caller_limited", "_ended", "_probe")
 
-    def __init__(self, breaker: Breaker) -> None:
+    def __init__(self, breaker: Breaker, caller_limited: bool) -> None:
         self._breaker = breaker
+        self._caller_limited = caller_limited
+        self._ended = False
 
     def __enter__(self) -> None:
         self._probe = self._breaker.enter()
@@ -145,7 +149,13 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._breaker.leave(self._probe, verdict(error))
+        self.end(error)
+
+    def end(self, error: BaseException | None) -> None:
+        """Count how the call ended, once."""
+        if not self._ended:
+            self._ended = True
+            self._breaker.leave(self._probe, verdict(error, caller_limited=self._caller_limited))
 
 
 class Breakers:

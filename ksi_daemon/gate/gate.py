@@ -1,30 +1,29 @@
-"""The gate in the router's line: may this caller do this now, and is there room for it?
+"""The gate that every call passes: may this caller do this now, and within its limits?
 
-One predicate for listing, calling and explaining. The operator, the daemon and plugins acting by themselves pass: the socket has
-proved who the operator is, and plugins are trusted code. Agents are asked about everything, on the state of this moment.
+`judge` is the one predicate for listing, calling and explaining. The operator, the daemon and plugins acting by themselves pass: the
+socket has proved who the operator is, and plugins are trusted code. Agents are asked about everything, on the state of this moment.
 """
 
-from ksi_daemon.errors import ApprovalRequired, Forbidden
+from ksi_daemon.errors import Forbidden, TooMany
 from ksi_daemon.gate.breaker import Breakers
 from ksi_daemon.gate.explain import (
     Condition,
     Explanation,
-    agent_condition,
+    active_condition,
     breaker_condition,
-    explain,
-    no_such_tool,
     operator_only_condition,
     rate_condition,
     slots_condition,
 )
-from ksi_daemon.gate.grants import Decision
+from ksi_daemon.gate.judgement import Judgement, judge, unseen
 from ksi_daemon.gate.limits import Buckets, Rate
 from ksi_daemon.gate.rights import Rights
-from ksi_daemon.gate.slots import Slots
+from ksi_daemon.gate.slots import Slot, Slots
 from ksi_daemon.handler import Handler
 from ksi_daemon.principal import Principal
+from ksi_daemon.storage.agents import Agent
 
-APPROVALS = "operation/"  # what a person agrees to, held as a grant
+REFUSALS = Rate(calls_per_minute=600, burst=100, concurrent_calls=None)  # of one agent, whatever its profile
 
 
 class Gate:
@@ -34,98 +33,114 @@ class Gate:
         self.rights = rights
         self.rate_limited = rate_limited
         self.buckets = Buckets()
+        self.refusals = Buckets()
         self.slots = Slots()
         self.breakers = Breakers()
+
+    def judge(self, principal: Principal, handler: Handler) -> Judgement:
+        """What is decided about an agent and a handler now."""
+        rights, agent_id = self.rights, principal.agent_id or ""
+        return judge(
+            agent_id,
+            handler,
+            rights.chain(agent_id, principal.credential_id),
+            now=rights.clock(),
+            inactive_reason=rights.inactive_reason(principal),
+        )
 
     def permit(self, principal: Principal, handler: Handler) -> str | None:
         """The rule that lets an agent call this; raises what the caller may know of a refusal."""
         if principal.agent_id is None:
             return None
-        reason = self.rights.inactive_reason(principal)
-        if reason is not None:
-            raise self._inactive(principal, reason)
-        if handler.traits.operator_only:
-            raise self.unseen(principal, handler.event)
-        decided: Decision | None = None
-        for resource, need in handler.needs:
-            decision = self.rights.decide(principal, resource, need)
-            decided = decided or decision
-            if not decision.allowed:
-                raise self._refusal(principal, handler, decision)
-        rule = decided.rule if decided is not None else None
-        return None if rule is None else f"{rule.resource} {rule.access} ({rule.source})"
+        judgement = self.judge(principal, handler)
+        if not judgement.allowed:
+            raise judgement.refusal()
+        return judgement.rule
+
+    def lists(self, principal: Principal, handler: Handler) -> bool:
+        """Whether a handler is listed for a caller."""
+        return principal.agent_id is None or self.judge(principal, handler).listed
 
     def unseen(self, principal: Principal, event: str) -> Forbidden:
-        """The one refusal for what does not exist and for what this agent may not see."""
-        reason = self.rights.inactive_reason(principal)
-        if reason is not None:
-            return self._inactive(principal, reason)
-        return Forbidden(no_such_tool(event, principal.agent_id or principal.name))
+        """The refusal for an event that does not exist; the same as for one that the caller may not see."""
+        return unseen(principal.agent_id or principal.name, event, self.rights.inactive_reason(principal))
 
-    def sees(self, principal: Principal, handler: Handler) -> bool:
-        """Whether a handler is listed for a caller: rules about the event itself decide that."""
-        if principal.agent_id is None:
-            return True
-        if handler.traits.operator_only or self.rights.inactive_reason(principal) is not None:
-            return False
-        resource, need = handler.needs[0]
-        return self.rights.decide(principal, resource, need).allowed
-
-    def hears(self, principal: Principal, notice: str) -> bool:
-        """Whether a notice may reach a caller: for an agent, if it may read an event of that name."""
+    def receives(self, principal: Principal, notice: str) -> bool:
+        """Whether a notice may reach a caller: an agent, if it may read an event of that name."""
         if principal.agent_id is None:
             return True
         if self.rights.inactive_reason(principal) is not None:
             return False
         return self.rights.decide(principal, f"events/{notice}", "read").allowed
 
-    async def enter(self, principal: Principal, handler: Handler) -> bool:
-        """Pay for the call and take a slot, waiting for one if need be; whether there is one to give back. Raises `TooMany`."""
-        rate = self.rate(principal)
-        name = principal.agent_id or ""
-        self.buckets.require(name, rate, handler.traits.cost)
-        if rate is not None and rate.concurrent_calls is not None:
-            await self.slots.enter(name, rate.concurrent_calls)
-            return True
-        return False
+    async def enter(self, principal: Principal, handler: Handler) -> Slot | None:
+        """Charge the call to its agent and take a slot, waiting for one if need be. Raises `TooMany`."""
+        if not self.rate_limited:
+            return None
+        lineage = self.rights.lineage(principal.agent_id or "")
+        self._charge(lineage, handler.traits.cost)
+        agent = lineage[0]
+        slot = self.slots.slot(agent.agent_id, self.rights.rate(agent).concurrent_calls)
+        await slot.__aenter__()
+        return slot
 
-    def leave(self, principal: Principal) -> None:
-        """Give the slot back."""
-        self.slots.leave(principal.agent_id or "")
+    def limit_refusals(self, principal: Principal) -> TooMany | None:
+        """Count a refused call; the error to answer with when the agent has had too many of them."""
+        if not self.rate_limited:
+            return None
+        allowance = self.refusals.check(principal.agent_id or "", REFUSALS)
+        if allowance.allowed:
+            return None
+        return TooMany(
+            f"more than {REFUSALS.calls_per_minute} refused calls a minute",
+            retry_after_s=allowance.retry_after_s,
+            hint="system:discover lists what this agent may call",
+        )
 
-    def rate(self, principal: Principal) -> Rate | None:
-        """The limits that hold for a caller."""
-        return self.rights.rate(principal) if self.rate_limited else None
+    def forget(self, agent_id: str) -> None:
+        """The agent was removed."""
+        self.buckets.forget(agent_id)
+        self.refusals.forget(agent_id)
 
     def explain(self, principal: Principal, handler: Handler | None, asked: str) -> Explanation:
         """Everything that decides about a call, in one record."""
         agent = self.rights.agent(principal.agent_id or "")
         if handler is None:
-            return explain(agent.agent_id, asked, known=False)
-        chain, now = self.rights.chain(agent.agent_id, principal.credential_id), self.rights.now()
-        decisions = [said for resource, need in handler.needs for said in chain.decisions(resource, need, now)]
-        rate = self.rate(principal)
+            return Explanation(agent.agent_id, asked)
+        judgement = self.judge(principal, handler)
+        chain, now = self.rights.chain(agent.agent_id, principal.credential_id), self.rights.clock()
+        rate = self.rights.rate(agent)
         conditions: list[Condition] = [
-            agent_condition(frozen=any(one.frozen for one in self.rights.lineage(agent.agent_id))),
-            operator_only_condition(operator_only=handler.traits.operator_only),
-            rate_condition(rate, self.buckets.peek(agent.agent_id, rate, handler.traits.cost)),
-            slots_condition(None if rate is None else rate.concurrent_calls, self.slots.in_use(agent.agent_id)),
+            active_condition(judgement.inactive_reason),
+            operator_only_condition(operator_only=judgement.operator_only),
+            *self._rate_conditions(agent, handler.traits.cost),
+            slots_condition(rate.concurrent_calls if self.rate_limited else None, self.slots.in_use(agent.agent_id)),
             breaker_condition(self.breakers.of(handler.plugin)),
         ]
-        return explain(agent.agent_id, handler.event, known=True, decisions=decisions, conditions=conditions)
-
-    def _inactive(self, principal: Principal, reason: str) -> Forbidden:
-        return Forbidden(f"{principal.agent_id} may do nothing now: {reason}", hint="ask the operator")
-
-    def _refusal(self, principal: Principal, handler: Handler, decision: Decision) -> Forbidden | ApprovalRequired:
-        if decision.resource == handler.needs[0][0]:
-            return self.unseen(principal, handler.event)
-        if decision.resource.startswith(APPROVALS):
-            return ApprovalRequired(
-                f"{handler.event} needs a person's consent for {decision.resource}",
-                hint=f"ask the operator: ksi permissions grant {principal.agent_id} {decision.resource} --access {decision.need}",
-            )
-        return Forbidden(
-            f"{handler.event} also needs {decision.need} on {decision.resource}",
-            hint=f"ask the operator: ksi permissions grant {principal.agent_id} {decision.resource} --access {decision.need}",
+        return Explanation(
+            agent.agent_id,
+            handler.event,
+            judgement=judgement,
+            decisions=tuple(
+                decision for resource, need in handler.needs for decision in chain.decisions(resource, need, now)
+            ),
+            conditions=tuple(conditions),
         )
+
+    def _charge(self, lineage: list[Agent], cost: float) -> None:
+        """Take the cost from the agent's bucket and from those of the agents above it, or from none of them."""
+        if len(lineage) > 1:
+            for agent in lineage:
+                rate = self.rights.rate(agent)
+                self.buckets.refuse(agent.agent_id, rate, self.buckets.peek(agent.agent_id, rate, cost))
+        for agent in lineage:
+            self.buckets.require(agent.agent_id, self.rights.rate(agent), cost)
+
+    def _rate_conditions(self, agent: Agent, cost: float) -> list[Condition]:
+        if not self.rate_limited:
+            return [rate_condition(agent.agent_id, None, self.buckets.peek(agent.agent_id, None))]
+        return [
+            rate_condition(holder.agent_id, rate, self.buckets.peek(holder.agent_id, rate, cost))
+            for holder in self.rights.lineage(agent.agent_id)
+            if (rate := self.rights.rate(holder)).calls_per_minute is not None or holder is agent
+        ]

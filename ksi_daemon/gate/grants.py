@@ -41,7 +41,7 @@ class Rule(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         parse_resource(self.resource)
         if self.access not in GIVES:
-            raise Invalid(f"{self.access!r} is no access", hint=f"one of {', '.join(get_args(Access))}")
+            raise Invalid(f"{self.access!r} is not a valid access", hint=f"one of {', '.join(get_args(Access))}")
         if self.expires_at is not None and not math.isfinite(self.expires_at):
             raise Invalid(f"a rule about {self.resource} cannot expire at {self.expires_at}")
 
@@ -131,7 +131,7 @@ class RuleSet:
         except Invalid as error:
             return Decision(allowed=False, resource=resource, need=need, reason=error.message, whose=self.whose)
         candidates = [*self._by_root.get(asked[0], ()), *self._by_root.get("*", ())]
-        found = sorted((one for one in candidates if matches(one[0], asked)), key=_rank, reverse=True)
+        found = sorted((ranked for ranked in candidates if matches(ranked[0], asked)), key=_rank, reverse=True)
         holding = [(pattern, rule) for pattern, rule in found if rule.holds(now)]
         expired = tuple(rule for _, rule in found if not rule.holds(now))
         if not holding:
@@ -165,14 +165,14 @@ class Chain:
         self.decide = _Memory([at for link in self.links for at in link.expiries()], self._work_out).decide
 
     def decisions(self, resource: str, need: Need, now: float) -> tuple[Decision, ...]:
-        """What each link says, in order: for explaining."""
+        """What each link decides, in order: for explaining."""
         return tuple(link.decide(resource, need, now) for link in self.links)
 
     def _work_out(self, resource: str, need: Need, now: float) -> Decision:
-        said = self.decisions(resource, need, now)
-        if not said:
+        decisions = self.decisions(resource, need, now)
+        if not decisions:
             return Decision(allowed=False, resource=resource, need=need, reason="there are no rules at all")
-        return next((decision for decision in said if not decision.allowed), said[0])
+        return next((decision for decision in decisions if not decision.allowed), decisions[0])
 
 
 _ACCESS_RANK = {"none": 3, "write": 2, "read": 1, "execute": 0}

@@ -80,7 +80,7 @@ class Buckets:
         )
 
     def peek(self, agent: str, rate: Rate | None, cost: float = 1.0) -> Allowance:
-        """What `check` would say, without taking anything: for explaining."""
+        """What `check` would return, without taking anything: for explaining."""
         if rate is None or rate.calls_per_minute is None:
             return UNLIMITED
         if agent not in self._buckets:
@@ -95,10 +95,13 @@ class Buckets:
 
     def require(self, agent: str, rate: Rate | None, cost: float = 1.0) -> None:
         """`check`, raising `TooMany` with the time to wait."""
-        allowance = self.check(agent, rate, cost)
+        self.refuse(agent, rate, self.check(agent, rate, cost))
+
+    def refuse(self, agent: str, rate: Rate | None, allowance: Allowance) -> None:
+        """Raise `TooMany` for an allowance that is used up."""
         if not allowance.allowed and rate is not None:
             raise TooMany(
-                f"more than {rate.calls_per_minute} calls a minute (bursts of {rate.burst}) are not allowed here",
+                f"{agent} and its children may make {rate.calls_per_minute} calls a minute (bursts of {rate.burst})",
                 retry_after_s=allowance.retry_after_s,
                 hint=f"wait {allowance.retry_after_s:g} s; several things can often be asked for in one call",
             )
@@ -122,7 +125,7 @@ class Buckets:
         return bucket
 
     def _drop_idle(self, now_s: float) -> None:
-        """A full bucket says nothing that a new one would not; any other must stay, or flooding would empty the books."""
+        """A full bucket equals a new one and can go; any other must stay, or a flood of agents would reset the counts."""
         for agent, bucket in list(self._buckets.items()):
             bucket.refill(now_s)
             if bucket.tokens >= bucket.burst - ROUNDING:

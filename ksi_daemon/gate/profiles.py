@@ -7,7 +7,7 @@ a new profile. Which agent has which profile is left to the store.
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -48,6 +48,7 @@ class _File(BaseModel):
     name: str
     description: str = Field(min_length=1, max_length=500)
     includes: list[str] = Field(default_factory=list, max_length=20)
+    plugin_events: Literal["read", "write"] | None = None
     grants: list[_Grant] = Field(max_length=GRANTS_LIMIT)
     rate: _Rate = Field(default_factory=_Rate)
 
@@ -74,8 +75,11 @@ class Profile(msgspec.Struct, frozen=True):
         }
 
 
-def read_profiles(folder: Path | None = None) -> dict[str, Profile]:
-    """The shipped profiles and the operator's own. Raises `BadSettings` that names every problem at once."""
+def read_profiles(folder: Path | None = None, *, core: Collection[str] = ()) -> dict[str, Profile]:
+    """The shipped profiles and the operator's own. `core` names the namespaces of the daemon's own events.
+
+    Raises `BadSettings` that names every problem at once.
+    """
     problems: list[str] = []
     shipped = {
         name: file
@@ -91,7 +95,7 @@ def read_profiles(folder: Path | None = None) -> dict[str, Profile]:
         problems += [f"{name}.toml: it includes itself, by way of {way}" for name, way in _circles(files)]
     if problems:
         raise BadSettings("the profiles cannot be used:\n  " + "\n  ".join(problems))
-    return {name: _profile(name, files, overridden=name in own and name in shipped) for name in sorted(files)}
+    return {name: _profile(name, files, core, overridden=name in own and name in shipped) for name in sorted(files)}
 
 
 def find_profile(profiles: Mapping[str, Profile], name: str) -> Profile:
@@ -186,8 +190,7 @@ def _problem(detail: Any) -> str:
     if detail["type"] == "missing":
         return f"the key {where!r} is missing"
     if place and place[-1] == "access":
-        said = f"{detail['input']!r} is no access{_nearest(str(detail['input']), get_args(Access))}"
-        return f"{where}: {said}"
+        return f"{where}: {detail['input']!r} is not a valid access{_nearest(str(detail['input']), get_args(Access))}"
     return f"{where}: {detail['msg']}, not {str(detail['input'])[:50]!r}"
 
 
@@ -213,23 +216,19 @@ def _within(name: str, files: Mapping[str, _File]) -> list[str]:
     found: list[str] = []
     waiting = [name]
     while waiting:
-        here = waiting.pop(0)
-        if here not in found:
-            found.append(here)
-            waiting += files[here].includes
+        next_name = waiting.pop(0)
+        if next_name not in found:
+            found.append(next_name)
+            waiting += files[next_name].includes
     return found
 
 
-def _profile(name: str, files: Mapping[str, _File], *, overridden: bool) -> Profile:
+def _profile(name: str, files: Mapping[str, _File], core: Collection[str], *, overridden: bool) -> Profile:
     file = files[name]
     return Profile(
         name=name,
         description=file.description,
-        rules=tuple(
-            Rule(grant.resource, grant.access, f"profile {each}")
-            for each in _within(name, files)
-            for grant in files[each].grants
-        ),
+        rules=tuple(_rules(name, files, core)),
         rate=Rate(
             calls_per_minute=None if file.rate.calls_per_minute == "unlimited" else file.rate.calls_per_minute,
             burst=file.rate.burst,
@@ -238,3 +237,21 @@ def _profile(name: str, files: Mapping[str, _File], *, overridden: bool) -> Prof
         includes=tuple(file.includes),
         overridden=overridden,
     )
+
+
+def _rules(name: str, files: Mapping[str, _File], core: Collection[str]) -> list[Rule]:
+    """The grants of a profile and of those it includes. `plugin_events` opens every event but the daemon's own."""
+    within = _within(name, files)
+    rules = [Rule(grant.resource, grant.access, f"profile {each}") for each in within for grant in files[each].grants]
+    opened = [
+        Rule("events/*", access, f"profile {each}")
+        for each in within
+        if (access := files[each].plugin_events) is not None
+    ]
+    named = {rule.resource for rule in rules}
+    closed = [
+        Rule(resource, "none", f"profile {name}: events of the daemon are opened by name only")
+        for namespace in sorted(core)
+        if (resource := f"events/{namespace}:*") not in named
+    ]
+    return [*rules, *opened, *closed] if opened else rules

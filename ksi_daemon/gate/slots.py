@@ -38,11 +38,11 @@ class Slots:
         self._turns: deque[str] = deque()  # agents with calls waiting, the next one first
 
     def __len__(self) -> int:
-        """Agents with calls under way or waiting: nobody else is remembered."""
+        """How many agents have calls under way or waiting; no other is kept."""
         return len(self._agents)
 
     def slot(self, agent: str, limit: int | None) -> "Slot":
-        """`async with slots.slot(agent, limit):` around one call; no limit, no waiting."""
+        """`async with slots.slot(agent, limit):` around one call. Without a limit it neither waits nor counts."""
         return Slot(self, agent, limit)
 
     def in_use(self, agent: str) -> int:
@@ -57,46 +57,46 @@ class Slots:
 
     async def enter(self, agent: str, limit: int) -> None:
         """Take a slot, waiting for one if need be. Raises `TooMany`."""
-        here = self._agents.get(agent)
-        if here is None:
-            here = self._agents[agent] = _Agent(limit)
-        elif here.limit != limit:
-            here.limit = limit
+        state = self._agents.get(agent)
+        if state is None:
+            state = self._agents[agent] = _Agent(limit)
+        elif state.limit != limit:
+            state.limit = limit
             self._hand_out()
-        if here.running < limit and self._has_room():
-            here.running += 1
+        if state.running < limit and self._has_free_slot():
+            state.running += 1
             self.running += 1
             return
-        await self._wait(agent, here)
+        await self._wait(agent, state)
 
     def leave(self, agent: str) -> None:
         """Give the slot back; the next in turn gets it."""
-        here = self._agents[agent]
-        here.running -= 1
+        state = self._agents[agent]
+        state.running -= 1
         self.running -= 1
         self._hand_out()
-        self._forget_if_idle(agent, here)
+        self._forget_if_idle(agent, state)
 
-    async def _wait(self, agent: str, here: _Agent) -> None:
-        if len(here.waiting) >= self.waiting_limit or self.wait_limit_s <= 0:
-            self._forget_if_idle(agent, here)
-            raise self._full(here)
+    async def _wait(self, agent: str, state: _Agent) -> None:
+        if len(state.waiting) >= self.waiting_limit or self.wait_limit_s <= 0:
+            self._forget_if_idle(agent, state)
+            raise self._full(state)
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
-        if not here.waiting:
+        if not state.waiting:
             self._turns.append(agent)
-        here.waiting.append(turn)
+        state.waiting.append(turn)
         timer = loop.call_later(self.wait_limit_s, _give_up, turn)
         try:
             await turn
         except (asyncio.CancelledError, TimeoutError) as error:
-            if turn in here.waiting:
-                self._leave_queue(agent, here, turn)
+            if turn in state.waiting:
+                self._leave_queue(agent, state, turn)
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave(agent)  # the slot came at the moment of the cancellation: nobody else would give it back
-            self._forget_if_idle(agent, here)
+                self.leave(agent)  # the slot was given at the moment of the cancellation
+            self._forget_if_idle(agent, state)
             if isinstance(error, TimeoutError):
-                raise self._full(here) from None
+                raise self._full(state) from None
             raise
         finally:
             timer.cancel()
@@ -104,66 +104,73 @@ class Slots:
     def _hand_out(self) -> None:
         """Give free slots to those who wait, one agent after the other."""
         passed_over = 0
-        while self._turns and self._has_room() and passed_over < len(self._turns):
+        while self._turns and self._has_free_slot() and passed_over < len(self._turns):
             agent = self._turns.popleft()
-            here = self._agents[agent]
-            if here.running >= here.limit:
+            state = self._agents[agent]
+            if state.running >= state.limit:
                 self._turns.append(agent)
                 passed_over += 1
                 continue
-            turn = here.waiting.popleft()
-            if here.waiting:
+            turn = state.waiting.popleft()
+            if state.waiting:
                 self._turns.append(agent)
             if not turn.done():
-                here.running += 1
+                state.running += 1
                 self.running += 1
                 turn.set_result(None)
             passed_over = 0
 
-    def _has_room(self) -> bool:
+    def _has_free_slot(self) -> bool:
         return self.total is None or self.running < self.total
 
-    def _leave_queue(self, agent: str, here: _Agent, turn: asyncio.Future[None]) -> None:
-        here.waiting.remove(turn)
-        if not here.waiting:
+    def _leave_queue(self, agent: str, state: _Agent, turn: asyncio.Future[None]) -> None:
+        state.waiting.remove(turn)
+        if not state.waiting:
             self._turns.remove(agent)
 
-    def _forget_if_idle(self, agent: str, here: _Agent) -> None:
-        if not here.running and not here.waiting and self._agents.get(agent) is here:
+    def _forget_if_idle(self, agent: str, state: _Agent) -> None:
+        if not state.running and not state.waiting and self._agents.get(agent) is state:
             del self._agents[agent]
 
-    def _full(self, here: _Agent) -> TooMany:
-        if here.running >= here.limit:
+    def _full(self, state: _Agent) -> TooMany:
+        if state.running >= state.limit:
             return TooMany(
-                f"{here.limit} calls are under way already, and no more than that are allowed at once",
+                f"{state.limit} calls are under way already, and no more than that are allowed at once",
                 retry_after_s=RETRY_AFTER_S,
                 hint="wait until one of them has answered",
             )
         return TooMany(
-            "the hub is busy with as many calls as it takes at once",
+            "as many calls are under way as the daemon allows at once",
             retry_after_s=RETRY_AFTER_S,
             hint="try again a little later",
         )
 
 
 class Slot:
-    """The scope of one call."""
+    """The scope of one call. It can be released early, when the call is answered although its handler still runs."""
 
-    __slots__ = ("_agent", "_limit", "_slots")
+    __slots__ = ("_agent", "_held", "_limit", "_slots")
 
     def __init__(self, slots: Slots, agent: str, limit: int | None) -> None:
         self._slots = slots
         self._agent = agent
         self._limit = limit
+        self._held = False
 
     async def __aenter__(self) -> None:
         if self._limit is not None:
             await self._slots.enter(self._agent, self._limit)
+            self._held = True
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._limit is not None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the slot back, once."""
+        if self._held:
+            self._held = False
             self._slots.leave(self._agent)
 
 

@@ -24,11 +24,6 @@ class Shortfall(msgspec.Struct, frozen=True):
     whose: Whose
 
 
-def covers(parent: RuleSet, child_rule: Rule, now: float) -> bool:
-    """Whether the parent is allowed everything this rule would allow."""
-    return not shortfalls(parent, [child_rule], now)
-
-
 def validate_spawn(parent: Chain, requested: Sequence[Rule], now: float) -> list[Shortfall]:
     """Every requested rule that some link of the parent's chain lacks, wholly or in part, in the order requested."""
     found = [shortfall for link in parent.links for shortfall in shortfalls(link, requested, now)]

@@ -7,7 +7,7 @@ from typing import Literal
 
 PREFIX: dict[str, str] = {"token": "ksi_", "session": "ksi_s_"}
 SHAPE = re.compile(r"ksi_(?:s_)?[A-Za-z0-9_-]{43}")
-AGENT_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def new_secret(kind: Literal["token", "session"]) -> str:

@@ -23,7 +23,6 @@ from ksi_daemon.errors import (
     Invalid,
     KsiError,
     NotFound,
-    TimedOut,
     TooLarge,
     Unauthenticated,
 )
@@ -42,7 +41,7 @@ BACKLOG = 1024
 IDLE_WORKERS = 4
 TURN = 64  # lines one connection may have served before others get a turn
 CLOSE_LIMIT_S = 0.5
-HANGUP_LOOK_S = 1.0
+HANGUP_CHECK_S = 1.0
 SOCKET_PATH_LIMIT = 107
 
 
@@ -57,11 +56,11 @@ class OperatorSocket:
         self.rights = rights
         self.log = log
         self.connections: set[_Connection] = set()
-        self.cut_readers = 0  # connections closed because they would not read
+        self.cut_readers = 0  # connections closed because the client did not read
 
     @asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator[None]:
-        """Serve on `path` until left; then refuse newcomers and close every connection."""
+        """Serve on `path` until left; then refuse new connections and close all."""
         listener = _bind(path)
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: _Connection(self), sock=listener, backlog=BACKLOG
@@ -79,14 +78,13 @@ class _Connection(asyncio.Protocol):
     """One client: lines in, answers and notices out, several calls under way at once."""
 
     def __init__(self, server: OperatorSocket) -> None:
-        self.deadlines = server.router.deadlines
         self._server = server
         self._rest = b""  # the beginning of a line
         self._skipping = False  # inside a line that was too long
         self._lines: deque[bytes] = deque()
         self._workers: set[_Worker] = set()
         self._idle: list[asyncio.Future[None]] = []
-        self._waking = False  # a worker was called that has not come yet: one at a time is enough
+        self._waking = False  # a worker was woken that does not run yet: one at a time is enough
         self._flushing = False
         self._input_over = False
         self._may_write = asyncio.Event()
@@ -101,8 +99,8 @@ class _Connection(asyncio.Protocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         uid = _peer_uid(transport)
         if uid not in (os.geteuid(), 0):
-            self._server.log.warning("a stranger was refused at the socket", uid=uid)
-            self._answer(None, Forbidden(f"this hub belongs to uid {os.geteuid()}, you are uid {uid}"))
+            self._server.log.warning("another user was refused at the socket", uid=uid)
+            self._answer(None, Forbidden(f"this daemon belongs to uid {os.geteuid()}, you are uid {uid}"))
             self._flush()
             transport.close()
             return
@@ -131,15 +129,15 @@ class _Connection(asyncio.Protocol):
         self._start_calls()
 
     def eof_received(self) -> bool:
-        """A client that has said everything may still wait for its answers."""
+        """A client that has sent everything may still wait for its replies."""
         self._input_over = True
         if self._pump is not None:
             self._close_when_done()
-            self._look_for_hangup()
+            self._check_for_hangup()
         return True
 
-    def _look_for_hangup(self) -> None:
-        """An end of input may mean `I have said everything` or `I am gone`; only the kernel knows, and only when asked."""
+    def _check_for_hangup(self) -> None:
+        """After the end of its input a client may still read or may be gone; only the kernel knows, and only when asked."""
         if self._transport.is_closing():
             return
         poll = select.poll()
@@ -147,7 +145,7 @@ class _Connection(asyncio.Protocol):
         if any(seen & (select.POLLHUP | select.POLLERR) for _, seen in poll.poll(0)):
             self._transport.abort()
         else:
-            asyncio.get_running_loop().call_later(HANGUP_LOOK_S, self._look_for_hangup)
+            asyncio.get_running_loop().call_later(HANGUP_CHECK_S, self._check_for_hangup)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -162,10 +160,10 @@ class _Connection(asyncio.Protocol):
             worker.task.cancel()
 
     def pause_writing(self) -> None:
-        """Over 1 MB waits to be read: read no more from this client, and cut it if that lasts."""
+        """Over 1 MB waits to be read: read no more from this client, and disconnect it if that lasts."""
         self._may_write.clear()
         self._transport.pause_reading()
-        self._cut = asyncio.get_running_loop().call_later(UNREAD_LIMIT_S, self._cut_reader)
+        self._cut = asyncio.get_running_loop().call_later(UNREAD_LIMIT_S, self._disconnect_reader)
 
     def resume_writing(self) -> None:
         self._may_write.set()
@@ -175,7 +173,7 @@ class _Connection(asyncio.Protocol):
         self._start_calls()
 
     async def close(self) -> None:
-        """Cut the calls still under way, let them say so, then hang up."""
+        """Cancel the calls still under way, let them reply, then close the connection."""
         tasks = [worker.task for worker in self._workers]
         for task in tasks:
             task.cancel()
@@ -184,9 +182,9 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def _start_calls(self) -> None:
-        """See that somebody works on the waiting lines, and that no more are read than can be worked on."""
+        """Give waiting lines to a worker, and read no more lines than can be worked on."""
         if self._lines and self._may_write.is_set() and not self._waking:
-            self._call_a_worker()
+            self._wake_worker()
         if self._transport.is_closing():
             return
         if len(self._lines) > IN_FLIGHT_LIMIT or not self._may_write.is_set():
@@ -194,7 +192,7 @@ class _Connection(asyncio.Protocol):
         elif not self._transport.is_reading():
             self._transport.resume_reading()
 
-    def _call_a_worker(self) -> None:
+    def _wake_worker(self) -> None:
         if self._idle:
             self._waking = True
             self._idle.pop().set_result(None)
@@ -205,7 +203,7 @@ class _Connection(asyncio.Protocol):
     async def work(self, worker: "_Worker") -> None:
         """Serve lines one after the other; whenever one has to wait for something, another worker goes on with the next.
 
-        A task for each line would be simpler, and costs as much as a small call itself.
+        A task for each line would be simpler, but costs as much as a small call itself.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -219,7 +217,7 @@ class _Connection(asyncio.Protocol):
                     self._flushing = True
                     loop.call_soon(self._flush)
                 await self._serve(line, worker)
-                if worker.lost:
+                if worker.abandoned:
                     return
                 served += 1
                 if served % TURN == 0:
@@ -249,18 +247,22 @@ class _Connection(asyncio.Protocol):
                 principal=await self._caller(request),
                 correlation_id=request.correlation_id,
                 timeout_s=request.timeout_s,
+                on_abandoned=worker.abandon,
             )
         except KsiError as error:
             self.fail(worker, error)
         except asyncio.CancelledError:
-            self.fail(worker, Cancelled(f"{request.event} was cut: the daemon stops", hint="it may have run in part"))
+            self.fail(
+                worker,
+                Cancelled(f"{request.event} was cancelled: the daemon stops", hint="part of it may have been done"),
+            )
             self._flush()
             raise
         except Exception:
             self._server.log.exception("a call could not be answered", called=request.event)
             self.fail(worker, Internal(f"{request.event} could not be answered", hint="the log has the details"))
         else:
-            if not worker.lost:
+            if not worker.abandoned:
                 self._unsent.append(b'{"id":%b,"ok":true,"data":%b}\n' % (_encode(request.id), answer))
         worker.request = None
 
@@ -270,7 +272,9 @@ class _Connection(asyncio.Protocol):
             if request.as_agent is not None:
                 return self._server.rights.impersonate(request.as_agent, mailbox=self._mailbox.name)
             if request.token is not None:
-                return self._server.rights.principal(request.token, transport="socket", mailbox=self._mailbox.name)
+                return self._server.rights.credentials.principal(
+                    request.token, transport="socket", mailbox=self._mailbox.name
+                )
             return self._principal
         except (Unauthenticated, NotFound) as error:
             await self._server.router.record_unauthenticated(self._principal, request.event, error)
@@ -278,11 +282,11 @@ class _Connection(asyncio.Protocol):
 
     def fail(self, worker: "_Worker", error: KsiError) -> None:
         """Answer a worker's request with an error, if it is not answered yet."""
-        if worker.request is not None and not worker.lost:
+        if worker.request is not None and not worker.abandoned:
             self._answer(worker.request.id, error)
 
     def worker_ended(self, worker: "_Worker") -> None:
-        """A worker ended, or is lost to a handler that does not end: another may take its place."""
+        """A worker ended, or was abandoned with a handler that does not end: another may take its place."""
         self._workers.discard(worker)
         self._flush()
         if self._pump is not None and not self._pump.cancelled():
@@ -308,19 +312,19 @@ class _Connection(asyncio.Protocol):
         self._flush()
 
     async def _send_notices(self) -> None:
-        told = 0
+        reported = 0
         while True:
             notice = await self._mailbox.take()
             await self._may_write.wait()
-            if self._mailbox.dropped > told:
-                self._transport.write(b'{"dropped":%d}\n' % (self._mailbox.dropped - told))
-                told = self._mailbox.dropped
+            if self._mailbox.dropped > reported:
+                self._transport.write(b'{"dropped":%d}\n' % (self._mailbox.dropped - reported))
+                reported = self._mailbox.dropped
             self._transport.write(b'{"notice":%b}\n' % _encode(notice.as_dict()))
 
-    def _cut_reader(self) -> None:
+    def _disconnect_reader(self) -> None:
         self._server.cut_readers += 1
         self._server.log.warning(
-            "a client that does not read was cut off", unread_bytes=self._transport.get_write_buffer_size()
+            "a client that does not read was disconnected", unread_bytes=self._transport.get_write_buffer_size()
         )
         self._transport.abort()
 
@@ -328,28 +332,22 @@ class _Connection(asyncio.Protocol):
 class _Worker:
     """A task that serves one connection's lines, and what it is serving now."""
 
-    __slots__ = ("_connection", "lost", "request", "task")
+    __slots__ = ("_connection", "abandoned", "request", "task")
 
     def __init__(self, connection: _Connection) -> None:
         self.request: Request | None = None
-        self.lost = False
+        self.abandoned = False
         self._connection = connection
         self.task = asyncio.get_running_loop().create_task(connection.work(self), name="operator's calls")
         self.task.add_done_callback(self._ended)
-        connection.deadlines.on_uncancellable[self.task] = self._give_up
 
-    def _give_up(self) -> None:
-        """The handler ignores its deadline; its caller need not wait for it, nor the next line for this worker."""
-        if self.request is not None:
-            hint = "its plugin swallows cancellations; the log and system:health tell of it"
-            self._connection.fail(
-                self, TimedOut(f"{self.request.event} passed its deadline and does not stop", hint=hint)
-            )
-        self.lost = True
+    def abandon(self, error: KsiError) -> None:
+        """The handler ignores its cancellation: its caller is answered, and the next line goes to another worker."""
+        self._connection.fail(self, error)
+        self.abandoned = True
         self._connection.worker_ended(self)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._connection.deadlines.on_uncancellable.pop(task, None)
         self._connection.worker_ended(self)
 
 

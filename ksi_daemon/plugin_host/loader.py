@@ -16,7 +16,8 @@ from ksi_daemon.plugin import Plugin
 from ksi_daemon.plugin_host.discovery import Found, Source, find_plugins, shipped_folder
 from ksi_daemon.plugin_host.running_plugin import START_LIMIT_S, RunningPlugin
 from ksi_daemon.principal import DAEMON
-from ksi_daemon.routing.router import Route, Router
+from ksi_daemon.routing.route import Route
+from ksi_daemon.routing.router import Router
 from ksi_daemon.storage.sqlite import Database, open_database
 from ksi_daemon.workers.plugin_import import forget_plugin
 

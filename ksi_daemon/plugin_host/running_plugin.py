@@ -10,14 +10,16 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ksi_daemon.errors import KsiError
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Home, Listener, Plugin
 from ksi_daemon.plugin_host.discovery import Found
-from ksi_daemon.principal import Principal
 from ksi_daemon.routing.bus import Mailbox
-from ksi_daemon.routing.router import Owner, Router
+from ksi_daemon.routing.route import Owner
+from ksi_daemon.routing.router import Router
 from ksi_daemon.storage.sqlite import Database
 
 START_LIMIT_S = 30.0
@@ -26,7 +28,8 @@ TURN = 64  # notices a listener may handle before others get a turn
 
 
 class Subscription:
-    """A plugin's listener at work on its own mailbox: slow, failing or looping, it holds up nobody else."""
+    """A plugin's listener with a mailbox of its own: slow, failing or looping, it delays no other. It acts with the rights of
+    whoever caused the notice, never more."""
 
     def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener) -> None:
         self.pattern = pattern
@@ -35,11 +38,10 @@ class Subscription:
         self._router = router
         self._home = home
         self._listener = listener
-        self._principal = Principal(kind="plugin", name=home.plugin, mailbox=self.mailbox.name)
 
     async def run(self) -> None:
         """Handle notices until cancelled."""
-        self.mailbox.subscribe([self.pattern])
+        self.mailbox.subscribe([self.pattern], name=f"plugin/{self._home.plugin}")
         try:
             while True:
                 for _ in range(TURN):
@@ -52,7 +54,7 @@ class Subscription:
         context = Context(
             self._home,
             self._router,
-            self._principal,
+            msgspec.structs.replace(notice.principal, mailbox=None, listener_of=self._home.plugin),
             notice.event,
             notice.id,
             notice.correlation_id,

@@ -46,6 +46,8 @@ class Watchdog:
             yield
         finally:
             self._over.set()
+            # Not before the thread has ended: without our handler a last signal of its would end the process.
+            await asyncio.to_thread(thread.join)
             beating.cancel()
             signal.signal(signal.SIGUSR2, previous)
 

@@ -1,12 +1,14 @@
-"""Notices on their way: patterns, one bounded mailbox per subscriber, and honest counts of what did not fit.
+"""Delivery of notices: patterns, one bounded mailbox per stream, and counts of what was dropped.
 
-Delivering never waits: a mailbox that is full drops the newcomer and counts it, so that a slow, failing or looping subscriber
-hurts only itself. What a subscriber does with its notices is its own business.
+Delivering never waits: a full mailbox drops the new notice and counts it, so that a slow, failing or looping subscriber hurts only
+itself.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+
+import msgspec
 
 from ksi_daemon.errors import Invalid
 from ksi_daemon.identifiers import PATTERN, matches
@@ -14,30 +16,28 @@ from ksi_daemon.notice import Notice
 
 PATTERNS_LIMIT = 100
 WAITING_LIMIT_BYTES = 8_000_000  # per mailbox
+ROUTES_KEPT = 10_000
+
+
+Permits = Callable[[str], bool]  # whether a notice of this name may reach a subscriber, asked about each one
+
+
+class Subscriber(msgspec.Struct):
+    """One principal's subscription on a mailbox. Without `permits` it may receive everything."""
+
+    name: str
+    patterns: set[str]
+    permits: Permits | None = None
 
 
 class Mailbox:
-    """One subscriber's waiting notices."""
+    """Waiting notices of one stream. Several principals may subscribe on it, each within its own rights."""
 
-    __slots__ = (
-        "_bus",
-        "_limit",
-        "_waiter",
-        "delivered",
-        "dropped",
-        "name",
-        "patterns",
-        "permits",
-        "waiting",
-        "waiting_bytes",
-    )
+    __slots__ = ("_bus", "_limit", "_waiter", "delivered", "dropped", "name", "subscribers", "waiting", "waiting_bytes")
 
     def __init__(self, bus: "Bus", name: str, limit: int) -> None:
         self.name = name
-        self.patterns: set[str] = set()
-        self.permits: Callable[[str], bool] | None = (
-            None  # asked about each notice, for subscribers with limited rights
-        )
+        self.subscribers: dict[str, Subscriber] = {}
         self.waiting: deque[Notice] = deque()
         self.waiting_bytes = 0
         self.delivered = 0
@@ -46,26 +46,41 @@ class Mailbox:
         self._limit = limit
         self._waiter: asyncio.Future[None] | None = None
 
-    def subscribe(self, patterns: Iterable[str]) -> None:
-        """Hear these patterns too."""
+    @property
+    def patterns(self) -> set[str]:
+        """The patterns of all subscribers."""
+        return {pattern for subscriber in self.subscribers.values() for pattern in subscriber.patterns}
+
+    def patterns_of(self, name: str) -> set[str]:
+        """The patterns of one subscriber."""
+        subscriber = self.subscribers.get(name)
+        return set() if subscriber is None else set(subscriber.patterns)
+
+    def subscribe(self, patterns: Iterable[str], *, name: str = "", permits: Permits | None = None) -> None:
+        """Receive notices of these patterns too, on behalf of the subscriber `name`."""
         wanted = set(patterns)
         bad = sorted(pattern for pattern in wanted if not PATTERN.fullmatch(pattern))
         if bad:
-            raise Invalid(f"{bad[0][:80]!r} is no pattern", hint="use a notice's name, namespace:* or *")
+            raise Invalid(f"{bad[0][:80]!r} is not a valid pattern", hint="use a notice's name, namespace:* or *")
         if len(self.patterns | wanted) > PATTERNS_LIMIT:
             raise Invalid(
                 f"a subscriber may have at most {PATTERNS_LIMIT} patterns", hint="use namespace:* or * instead"
             )
-        self.patterns |= wanted
+        known = self.patterns_of(name)
+        self.subscribers[name] = Subscriber(name, known | wanted, permits)
         self._bus.forget_routes()
 
-    def unsubscribe(self, patterns: Iterable[str]) -> None:
-        """Hear these patterns no more."""
-        self.patterns -= set(patterns)
+    def unsubscribe(self, patterns: Iterable[str], *, name: str = "") -> None:
+        """Receive no more notices of these patterns on behalf of the subscriber `name`."""
+        subscriber = self.subscribers.get(name)
+        if subscriber is not None:
+            subscriber.patterns -= set(patterns)
+            if not subscriber.patterns:
+                del self.subscribers[name]
         self._bus.forget_routes()
 
     def put(self, notice: Notice) -> bool:
-        """Leave a notice; False when the mailbox is full and the notice was dropped."""
+        """Add a notice; False when the mailbox is full and the notice was dropped."""
         if len(self.waiting) >= self._limit or self.waiting_bytes + notice.size > WAITING_LIMIT_BYTES:
             self.dropped += 1
             self._bus.dropped += 1
@@ -87,7 +102,7 @@ class Mailbox:
         return notice
 
     def close(self) -> None:
-        """Stop hearing; what still waits is dropped and counted."""
+        """Receive nothing more; what still waits is dropped and counted."""
         self.dropped += len(self.waiting)
         self._bus.dropped += len(self.waiting)
         self.waiting.clear()
@@ -96,16 +111,16 @@ class Mailbox:
 
 
 class Bus:
-    """All mailboxes, and who hears what."""
+    """All mailboxes, and which of them receive what."""
 
     def __init__(self, inbox_limit: int) -> None:
         self.dropped = 0
         self._inbox_limit = inbox_limit
         self._mailboxes: dict[str, Mailbox] = {}
-        self._routes: dict[str, tuple[Mailbox, ...]] = {}
+        self._routes: dict[str, tuple[_Receiver, ...]] = {}
 
     def open(self, name: str) -> Mailbox:
-        """A mailbox that hears nothing yet."""
+        """A mailbox without subscribers."""
         if name in self._mailboxes:
             raise ValueError(f"the mailbox {name!r} is already open")
         mailbox = self._mailboxes[name] = Mailbox(self, name, self._inbox_limit)
@@ -120,13 +135,17 @@ class Bus:
         return list(self._mailboxes.values())
 
     def deliver(self, notice: Notice) -> tuple[int, int]:
-        """Leave a notice with everyone who hears it; returns how many did, and how many were too full."""
+        """Put a notice into every mailbox that receives it; returns how many do, and how many of those were full."""
         route = self._routes.get(notice.event)
         if route is None:
             route = self._routes[notice.event] = self._route(notice.event)
-        hearing = [box for box in route if box.permits is None or box.permits(notice.event)]
-        kept = sum([mailbox.put(notice) for mailbox in hearing])
-        return len(hearing), len(hearing) - kept
+        receiving = [
+            mailbox
+            for mailbox, permits in route
+            if permits is None or any(permitted(notice.event) for permitted in permits)
+        ]
+        kept = sum([mailbox.put(notice) for mailbox in receiving])
+        return len(receiving), len(receiving) - kept
 
     def remove(self, mailbox: Mailbox) -> None:
         """Used by `Mailbox.close`."""
@@ -135,12 +154,23 @@ class Bus:
             self.forget_routes()
 
     def forget_routes(self) -> None:
-        """Patterns changed: work out anew who hears what."""
+        """Patterns changed: work out again which mailboxes receive what."""
         self._routes.clear()
 
-    def _route(self, event: str) -> tuple[Mailbox, ...]:
-        if len(self._routes) > 10_000:
+    def _route(self, event: str) -> "tuple[_Receiver, ...]":
+        if len(self._routes) > ROUTES_KEPT:
             self._routes.clear()
-        return tuple(
-            box for box in self._mailboxes.values() if any(matches(pattern, event) for pattern in box.patterns)
-        )
+        receivers: list[_Receiver] = []
+        for mailbox in self._mailboxes.values():
+            asked = [
+                subscriber.permits
+                for subscriber in mailbox.subscribers.values()
+                if any(matches(pattern, event) for pattern in subscriber.patterns)
+            ]
+            if asked:
+                limited = tuple(permits for permits in asked if permits is not None)
+                receivers.append((mailbox, limited if len(limited) == len(asked) else None))
+        return tuple(receivers)
+
+
+_Receiver = tuple[Mailbox, tuple[Permits, ...] | None]  # None: no permission needs to be asked

@@ -1,7 +1,8 @@
 """Deadlines for everything that runs: one sweep cancels what is overdue, instead of one timer per call.
 
-A timer costs several times what a small call does. The sweep is coarse (50 ms) and stubborn: a handler that swallows its
-cancellation is cancelled again at the next sweep; after a second of that it counts as deaf, and whoever waits for it is told.
+A timer costs several times what a small call does. The sweep is coarse (50 ms) and repeats: a handler that swallows its
+cancellation is cancelled again at the next sweep. After a second of that it counts as uncancellable, and `on_uncancellable` is
+called once, so that whoever waits for the scope can go on without it.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import msgspec
 from ksi_daemon.errors import TimedOut
 
 SWEEP_S = 0.05
-CANCELLATIONS_LIMIT = 20  # cancellations before a handler that swallows them is left to itself
+CANCELLATIONS_LIMIT = 20  # of one scope; after that it is left to itself
 
 
 class Deadlines:
@@ -24,15 +25,12 @@ class Deadlines:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.running: set[Deadline] = set()
-        self.deaf = 0  # how many would not end although they were told to, again and again
-        self.on_uncancellable: dict[
-            asyncio.Task[Any], Callable[[], None]
-        ] = {}  # who waits for a task and must hear of that
+        self.uncancellable = 0  # scopes under way that ignored every cancellation
         self.loop: asyncio.AbstractEventLoop | None = None  # once known, finding the current task is cheaper
 
-    def within(self, limit_s: float) -> "Deadline":
+    def within(self, limit_s: float, on_uncancellable: Callable[[], None] | None = None) -> "Deadline":
         """A scope that is cancelled when `limit_s` have passed from now."""
-        return Deadline(self, self.clock() + limit_s, limit_s)
+        return Deadline(self, self.clock() + limit_s, limit_s, on_uncancellable)
 
     def sweep(self) -> None:
         """Cancel what is overdue."""
@@ -54,6 +52,7 @@ class Deadline(msgspec.Struct, eq=False):
     deadlines: Deadlines
     at: float
     limit_s: float
+    on_uncancellable: Callable[[], None] | None = None
     task: asyncio.Task[Any] | None = None
     cancellations: int = 0
 
@@ -63,17 +62,16 @@ class Deadline(msgspec.Struct, eq=False):
         return self
 
     def expire(self) -> None:
-        """Cancel the task inside the scope (again, if it did not listen)."""
+        """Cancel the task inside the scope (again, if it ignored that)."""
         if self.task is None or self.cancellations > CANCELLATIONS_LIMIT:
             return
         self.cancellations += 1
         if self.cancellations <= CANCELLATIONS_LIMIT:
             self.task.cancel()
             return
-        self.deadlines.deaf += 1
-        tell = self.deadlines.on_uncancellable.get(self.task)
-        if tell is not None:
-            tell()
+        self.deadlines.uncancellable += 1
+        if self.on_uncancellable is not None:
+            self.on_uncancellable()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -85,10 +83,10 @@ class Deadline(msgspec.Struct, eq=False):
             )
 
     def _uncancel(self) -> int:
-        """Take our own cancellations back; what is left was somebody else's."""
+        """Take our own cancellations back; what is left came from elsewhere."""
         left = 0
         if self.cancellations > CANCELLATIONS_LIMIT:
-            self.deadlines.deaf -= 1
+            self.deadlines.uncancellable -= 1
         for _ in range(min(self.cancellations, CANCELLATIONS_LIMIT)):
             left = self.task.uncancel() if self.task is not None else 0
         return left

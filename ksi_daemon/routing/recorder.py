@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import msgspec
+
 from ksi_daemon.audit import Audit, Entry
 from ksi_daemon.audit.entry import EntryType
 from ksi_daemon.errors import KsiError
@@ -15,6 +17,15 @@ from ksi_daemon.principal import Principal
 REFUSALS = frozenset({"unauthenticated", "forbidden", "approval_required", "too_many", "circuit_open"})
 AUTHORIZATION = frozenset({"unauthenticated", "forbidden", "approval_required"})
 ADMIN = frozenset({"agent", "token", "permission", "config", "plugin", "audit"})
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a call ended: `status` is ok or the code word of its error."""
+
+    status: str
+    reason: str | None
+    duration_s: float
+    result_bytes: int
 
 
 class Recorder:
@@ -33,35 +44,32 @@ class Recorder:
     async def outcome(
         self,
         call: Context,
-        status: str,
-        *,
+        outcome: Outcome,
         handler: Handler | None,
-        intended: bool,
-        arguments: Any,
+        *,
         rule: str | None,
-        reason: str | None,
-        duration_ms: float,
-        result_bytes: int,
+        arguments: Any,
+        intended: bool,
     ) -> None:
         """Durable before the reply leaves, or `AuditUnavailable`. A cancelled caller does not cut it short."""
         entry = _entry(
             call,
-            _type(call.event, status, known=handler is not None),
+            _type(call.event, outcome.status, known=handler is not None),
             "outcome",
-            status,
+            outcome.status,
             handler=handler,
             arguments=arguments,
             rule=rule,
-            reason=reason,
-            duration_ms=duration_ms,
-            result_bytes=result_bytes,
+            reason=outcome.reason,
+            duration_ms=outcome.duration_s * 1000,
+            result_bytes=outcome.result_bytes,
         )
-        countable = status in REFUSALS and not intended  # an intent must find its own outcome
+        countable = outcome.status in REFUSALS and not intended  # an intent must find its own outcome
         writing = self.audit.append_refusal(entry) if countable else self.audit.append(entry)
         await asyncio.shield(asyncio.ensure_future(writing))
 
     async def unauthenticated(self, principal: Principal, event: str, error: KsiError) -> None:
-        """Somebody who could not say who they are."""
+        """A call whose caller could not prove who it is."""
         await self.audit.append_refusal(
             Entry(
                 type="authorization",
@@ -92,7 +100,7 @@ def _type(event: str, status: str, *, known: bool) -> EntryType:
 
 def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler: Handler | None, **facts: Any) -> Entry:
     principal = call.principal
-    # The name of an event that nobody owns is only what somebody typed: it may be anything.
+    # The name of an event that no plugin owns is whatever the caller sent.
     event = str(redact(call.event[:100])) if handler is None else handler.event
     return Entry(
         type=type_,
@@ -111,6 +119,12 @@ def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler:
         credential_id=principal.credential_id,
         conversation_id=principal.conversation_id,
         time_s=time_of(call.call_id) if phase == "intent" else None,
-        details={"impersonated_by": principal.impersonated_by} if principal.impersonated_by else None,
+        details=_details(principal),
         **facts,
     )
+
+
+def _details(principal: Principal) -> dict[str, str] | None:
+    """Who acts with the principal's rights, when it is not the principal itself."""
+    acting = {"impersonated_by": principal.impersonated_by, "listener_of": principal.listener_of}
+    return {name: who for name, who in acting.items() if who is not None} or None

@@ -19,7 +19,7 @@ async def test_an_agent_is_added_with_its_first_token_and_announced_without_it()
         notices = {notice.event: notice for notice in [await hub.next_notice(), await hub.next_notice()]}
         assert notices["agent:registered"].data == {"agent_id": "bot", "profile": "standard"}
         assert notices["permission:changed"].data == {"agents": ["bot"]}
-        principal = hub.hub.rights.principal(made["token"], transport="socket")
+        principal = hub.hub.rights.credentials.principal(made["token"], transport="socket")
         assert (principal.agent_id, principal.credential_id) == ("bot", made["credential_id"])
 
 
@@ -81,7 +81,7 @@ async def test_a_removed_agent_is_nobody_and_its_name_starts_afresh() -> None:
         assert await hub.call("agent:remove", agent_id="bot") == {"agent_id": "bot", "removed": True}
         assert (await hub.next_notice()).data == {"agent_id": "bot"}
         with pytest.raises(Unauthenticated):
-            hub.hub.rights.principal(made["token"], transport="socket")
+            hub.hub.rights.credentials.principal(made["token"], transport="socket")
         with pytest.raises(NotFound):
             await hub.call("agent:remove", agent_id="bot")
         await hub.call("agent:register", agent_id="bot")

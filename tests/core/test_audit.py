@@ -27,7 +27,7 @@ async def some_calls(hub: TestHub) -> None:
     with pytest.raises(NotFound):
         await call_as(hub, bot, "state:get", key="nothing")
     made = await hub.call("session:create", clientId="client", scopes=["read"])
-    session = hub.hub.rights.principal(made["token"], transport="http")
+    session = hub.hub.rights.credentials.principal(made["token"], transport="http")
     await call_as(hub, session, "system:health")
 
 

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ksi_daemon.errors import Conflict, Forbidden, Invalid, TooLarge
 from ksi_daemon.plugin import Context, Nothing, Plugin
 from ksi_daemon.testing import TestHub, running
+from tests.agents_at_work import add_agent, call_as
 from tests.in_process import Said, call
 
 
@@ -22,7 +24,12 @@ async def test_a_notice_reaches_those_who_subscribed_and_the_sender_is_told_how_
         sent = await publish(hub, "build:finished", {"ok": True})
         assert (sent["matched"], sent["dropped"]) == (1, 0)
         heard = await hub.next_notice()
-        assert (heard.id, heard.event, heard.data, heard.sender) == (sent["id"], "build:finished", {"ok": True}, "test")
+        assert (heard.id, heard.event, heard.data, heard.sender) == (
+            sent["id"],
+            "build:finished",
+            {"ok": True},
+            "operator",
+        )
         assert heard.depth == 1
         assert heard.parent_id
 
@@ -43,7 +50,10 @@ async def test_subscriptions_show_who_hears_what_and_what_was_lost() -> None:
             await publish(hub, "build:finished")
         await hub.next_notice()
         (mine,) = (await hub.call("message:subscriptions"))["subscriptions"]
-        assert mine == {"subscriber": "test", "patterns": ["build:*"], "delivered": 1, "dropped": 3, "waiting": 1}
+        assert mine == {
+            "subscriber": "test", "principal": "operator", "patterns": ["build:*"],
+            "delivered": 1, "dropped": 3, "waiting": 1,
+        }  # fmt: skip
         assert (await publish(hub, "build:finished"))["dropped"] == 0
         assert (await publish(hub, "build:finished"))["dropped"] == 1
 
@@ -128,3 +138,37 @@ async def test_a_caller_without_a_stream_is_told_so() -> None:
         for event, data in (("message:subscribe", {"patterns": ["a:*"]}), ("message:unsubscribe", {})):
             with pytest.raises(Conflict, match="no stream"):
                 await call(hub.hub.router, event, data)
+
+
+async def test_an_agent_sees_its_own_subscriptions_and_narrows_nobody_elses() -> None:
+    """K043, P04: also when it calls on the operator's connection."""
+    async with running() as hub:
+        bot = await add_agent(hub)
+        on_this_stream = msgspec.structs.replace(bot, mailbox="test")
+        await hub.call("message:subscribe", patterns=["*"])
+        answer = await call_as(hub, on_this_stream, "message:subscribe", patterns=["build:*", "agent:*"])
+        assert answer["patterns"] == ["agent:*", "build:*"]
+        shown = (await call_as(hub, on_this_stream, "message:subscriptions"))["subscriptions"]
+        assert [(row["principal"], row["patterns"]) for row in shown] == [("agent/bot", ["agent:*", "build:*"])]
+        both = (await hub.call("message:subscriptions"))["subscriptions"]
+        assert {row["principal"] for row in both} == {"operator", "agent/bot"}
+        await hub.call("agent:register", agent_id="other")
+        assert (await hub.next_notice()).event == "permission:changed", "the operator still receives everything"
+        assert (await call_as(hub, on_this_stream, "message:unsubscribe"))["patterns"] == []
+        await publish(hub, "build:finished")
+        while (await hub.next_notice()).event != "build:finished":
+            pass
+        assert (await hub.call("message:subscribe", patterns=["a:b"]))["patterns"] == ["*", "a:b"]
+
+
+async def test_on_a_shared_stream_an_agent_alone_receives_only_what_it_may_read() -> None:
+    """K043: what it may not read at the moment of the notice does not reach the stream on its behalf."""
+    async with running() as hub:
+        bot = await add_agent(hub)
+        on_this_stream = msgspec.structs.replace(bot, mailbox="test")
+        await call_as(hub, on_this_stream, "message:subscribe", patterns=["*"])
+        await hub.call("agent:register", agent_id="other")
+        await publish(hub, "build:finished")
+        assert (await hub.next_notice()).event == "build:finished"
+        await hub.call("agent:freeze", agent_id="bot")
+        assert (await publish(hub, "build:finished"))["matched"] == 0

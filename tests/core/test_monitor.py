@@ -53,7 +53,12 @@ async def test_a_call_is_remembered_with_who_when_how_long_and_how_it_ended() ->
         await hub.call("system:echo", text="hi")
         (seen,) = await events(hub, event_patterns=["system:echo"])
         assert seen["kind"] == "call"
-        assert (seen["event"], seen["principal"], seen["outcome"], seen["depth"]) == ("system:echo", "test", "ok", 0)
+        assert (seen["event"], seen["principal"], seen["outcome"], seen["depth"]) == (
+            "system:echo",
+            "operator",
+            "ok",
+            0,
+        )
         assert seen["result_bytes"] == len('{"text":"hi"}')
         assert 0 <= seen["duration_ms"] < 5_000
         assert before - 1 <= datetime.fromisoformat(seen["at"]).timestamp() <= time.time() + 1
@@ -67,7 +72,7 @@ async def test_a_notice_is_remembered_with_its_data_and_its_cause() -> None:
         assert (notice["kind"], notice["event"], notice["data"]) == ("notice", "tell:told", {"a": [1, {"b": None}]})
         assert notice["parent_id"] == call_seen["id"]
         assert notice["correlation_id"] == call_seen["correlation_id"]
-        assert notice["principal"] == "test"
+        assert notice["principal"] == "operator"
 
 
 @pytest.mark.parametrize(("extra", "shown"), [(0, True), (1, False)])

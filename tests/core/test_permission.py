@@ -7,7 +7,7 @@ import pytest
 from ksi_daemon.errors import Forbidden, Invalid, NotFound
 from ksi_daemon.plugin import Context, Nothing, Plugin
 from ksi_daemon.testing import TestHub, running
-from tests.agents_at_work import WallClock, add_agent, call_as, rows
+from tests.agents_at_work import WallClock, add_agent, call_as, gate_of, rows
 from tests.in_process import Said
 
 
@@ -36,13 +36,19 @@ async def allowed(hub: TestHub, agent_id: str = "bot") -> set[str]:
     return set((await hub.call("permission:get_agent", agent_id=agent_id))["allowed_tools"])
 
 
+async def usable(hub: TestHub, agent_id: str = "bot") -> set[str]:
+    held = await hub.call("permission:get_agent", agent_id=agent_id)
+    return set(held["allowed_tools"]) - set(held["needs_grant"])
+
+
 async def test_get_agent_has_the_shape_of_the_specification() -> None:
     """K019, K020: profile, allowed_tools, allowed_modules, disallowed_tools."""
     async with running(notes()) as hub:
         await add_agent(hub)
         held = await hub.call("permission:get_agent", agent_id="bot")
         assert held.keys() == {
-            "agent_id", "profile", "allowed_tools", "allowed_modules", "disallowed_tools", "grants", "frozen", "version",
+            "agent_id", "profile", "allowed_tools", "allowed_modules", "disallowed_tools", "needs_grant",
+            "grants", "frozen", "version",
         }  # fmt: skip
         assert (held["agent_id"], held["profile"], held["frozen"], held["grants"]) == ("bot", "standard", False, [])
         assert "ksi_notes_list" in held["allowed_tools"]
@@ -54,18 +60,42 @@ async def test_get_agent_has_the_shape_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("profile", ["restricted", "standard", "researcher", "trusted"])
-async def test_listed_and_callable_are_the_same_thing(profile: str) -> None:
-    """K018, K020, K040: one predicate."""
+async def test_discover_get_agent_explain_and_the_call_say_the_same_of_every_event(profile: str) -> None:
+    """K018, K020, K040: one judgement behind all of them."""
     async with running(notes(), rate_limit="off") as hub:
         bot = await add_agent(hub, profile=profile)
-        listed = await allowed(hub)
+        held = await hub.call("permission:get_agent", agent_id="bot")
+        listed, needs_grant = set(held["allowed_tools"]), held["needs_grant"]
+        discovered = (await call_as(hub, bot, "system:discover"))["events"]
+        assert {
+            f"ksi_{event.replace(':', '_')}" for event, facts in discovered.items() if facts["kind"] == "call"
+        } == listed
         for event, route in hub.hub.router.routes.items():
             explained = await hub.call("permission:explain", agent_id="bot", event=event)
-            assert explained["allowed"] == (route.handler.tool in listed), event
-            if route.handler.tool in listed:
-                continue
-            with pytest.raises(Exception, match=r"no such tool|consent"):
-                await call_as(hub, bot, event)
+            tool = route.handler.tool
+            assert explained["allowed"] == (tool in listed and tool not in needs_grant), event
+            if not explained["allowed"]:
+                with pytest.raises(Exception, match="consent" if tool in listed else "no such tool"):
+                    await call_as(hub, bot, event)
+        writes = profile in ("researcher", "trusted")
+        assert needs_grant == ({"ksi_notes_wipe": ["execute on operation/wipe"]} if writes else {})
+
+
+async def test_a_revoked_or_frozen_principal_is_explained_listed_and_called_alike() -> None:
+    """K040: explaining asks for the very principal, not only for the agent."""
+    async with running(notes()) as hub:
+        bot = await add_agent(hub, profile="trusted")
+        gate, handler = gate_of(hub), hub.hub.router.routes["notes:list"].handler
+        assert gate.explain(bot, handler, "notes:list").allowed
+        await hub.call("token:revoke", credential_id=bot.credential_id)
+        assert not gate.explain(bot, handler, "notes:list").allowed
+        assert "no: its token is not valid any more" in gate.explain(bot, handler, "notes:list").text()
+        assert not gate.lists(bot, handler)
+        with pytest.raises(Forbidden, match="not valid any more"):
+            await call_as(hub, bot, "notes:list")
+        assert "ksi_notes_list" in await allowed(hub), "the agent itself may act, with another token"
+        await hub.call("agent:freeze", agent_id="bot")
+        assert await allowed(hub) == set()
 
 
 async def test_another_profile_counts_from_the_next_call() -> None:
@@ -138,9 +168,9 @@ async def test_the_diff_is_exactly_what_changes() -> None:
             ("events/*", "write"), ("events/notes:*", "none"), ("events/monitor:*", "read"), ("events/state:set", "read"),
             ("operation/wipe", "execute"), ("events/notes:*", "write"), ("events/*", "none"),
         ):  # fmt: skip
-            before = await allowed(hub)
+            before = await usable(hub)
             change = await hub.call("permission:grant", agent_id="bot", resource=resource, access=access)
-            after = await allowed(hub)
+            after = await usable(hub)
             assert set(change["gained"]) == after - before
             assert set(change["lost"]) == before - after
 

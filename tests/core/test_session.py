@@ -33,7 +33,7 @@ def librarian() -> Plugin:
 
 async def open_session(hub: TestHub, *scopes: str, client: str = "client", **options: Any) -> Principal:
     made = await hub.call("session:create", clientId=client, scopes=list(scopes), **options)
-    return hub.hub.rights.principal(made["token"], transport="http")
+    return hub.hub.rights.credentials.principal(made["token"], transport="http")
 
 
 async def test_a_session_is_a_token_with_an_id_shown_once() -> None:
@@ -42,7 +42,7 @@ async def test_a_session_is_a_token_with_an_id_shown_once() -> None:
         made = await hub.call("session:create", clientId="client", scopes=["read"], metadata={"app": "x"})
         assert made.keys() == {"sessionId", "token", "expires_at"}
         assert made["token"].startswith("ksi_s_")
-        principal = hub.hub.rights.principal(made["token"], transport="http")
+        principal = hub.hub.rights.credentials.principal(made["token"], transport="http")
         assert (principal.agent_id, principal.session_id) == ("client", made["sessionId"])
         assert (await hub.call("agent:get", agent_id="client"))["profile"] == "restricted"
         (session,) = (await hub.call("session:list"))["sessions"]
@@ -108,10 +108,10 @@ async def test_a_session_ends_by_its_time_however_busy() -> None:
         made = await hub.call("session:create", clientId="client", scopes=["read"], ttl_s=100, idle_s=50)
         for _ in range(4):
             clock.now_s += 24
-            await call_as(hub, hub.hub.rights.principal(made["token"], transport="http"), "system:health")
+            await call_as(hub, hub.hub.rights.credentials.principal(made["token"], transport="http"), "system:health")
         clock.now_s += 24
         with pytest.raises(Unauthenticated):
-            hub.hub.rights.principal(made["token"], transport="http")
+            hub.hub.rights.credentials.principal(made["token"], transport="http")
         assert (await hub.call("session:list"))["sessions"][0]["state"] == "expired"
 
 

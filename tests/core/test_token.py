@@ -20,7 +20,7 @@ async def test_a_token_names_its_agent_and_what_it_is_bound_to() -> None:
         assert made.keys() == {"credential_id", "agent_id", "token", "expires_at"}
         assert SHAPE.fullmatch(made["token"])
         assert made["expires_at"] is None
-        principal = hub.hub.rights.principal(made["token"], transport="http")
+        principal = hub.hub.rights.credentials.principal(made["token"], transport="http")
         assert (principal.conversation_id, principal.completion_id) == ("conv-1", "comp.2")
         await call_as(hub, principal, "system:health")
         (row,) = await rows(hub, agent="bot")
@@ -68,13 +68,13 @@ async def test_a_token_ends_by_the_clock() -> None:
         await add_agent(hub)
         made = await hub.call("token:create", agent_id="bot", expires_in_s=60)
         assert made["expires_at"].endswith("Z")
-        principal = hub.hub.rights.principal(made["token"], transport="socket")
+        principal = hub.hub.rights.credentials.principal(made["token"], transport="socket")
         await call_as(hub, principal, "system:health")
         clock.now_s += 61
         with pytest.raises(Forbidden, match="not valid any more"):
             await call_as(hub, principal, "system:health")
         with pytest.raises(Unauthenticated):
-            hub.hub.rights.principal(made["token"], transport="socket")
+            hub.hub.rights.credentials.principal(made["token"], transport="socket")
         assert (await hub.call("token:list", agent_id="bot"))["tokens"][1]["state"] == "expired"
 
 
@@ -90,7 +90,7 @@ async def test_a_revoked_token_is_nobodys_from_the_next_call_on() -> None:
         assert (await hub.next_notice()).data == {"credential_id": bot.credential_id, "agent_id": "bot"}
         with pytest.raises(Forbidden):
             await call_as(hub, bot, "system:health")
-        await call_as(hub, hub.hub.rights.principal(other["token"], transport="socket"), "system:health")
+        await call_as(hub, hub.hub.rights.credentials.principal(other["token"], transport="socket"), "system:health")
         assert (await hub.call("token:revoke", credential_id=bot.credential_id))["revoked"]
 
 
@@ -103,8 +103,8 @@ async def test_rotation_swaps_the_secret_and_keeps_the_rest() -> None:
         assert new["credential_id"] != old["credential_id"]
         assert new["token"] != old["token"]
         with pytest.raises(Unauthenticated):
-            hub.hub.rights.principal(old["token"], transport="socket")
-        principal = hub.hub.rights.principal(new["token"], transport="socket")
+            hub.hub.rights.credentials.principal(old["token"], transport="socket")
+        principal = hub.hub.rights.credentials.principal(new["token"], transport="socket")
         assert (principal.agent_id, principal.conversation_id) == ("bot", "conv")
         kept = (await hub.call("token:list", agent_id="bot"))["tokens"][-1]
         assert (kept["label"], kept["state"], kept["expires_at"]) == ("ci", "live", new["expires_at"])

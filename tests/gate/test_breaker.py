@@ -53,7 +53,7 @@ def test_the_fifth_failure_within_a_minute_opens_it_for_half_a_minute(breaker: B
         call(breaker)
     assert refused.value.as_dict() == {
         "code": "circuit_open",
-        "message": "notes has failed 5 times within 60 s and is left alone for now",
+        "message": "notes has failed 5 times within 60 s and is not called for now",
         "hint": "wait 20.001 s; everything else works meanwhile",
         "retry_after_s": pytest.approx(20.0, abs=0.002),
     }

@@ -8,7 +8,7 @@ import pytest
 
 from ksi_daemon.errors import Invalid
 from ksi_daemon.gate.grants import DECISIONS_KEPT, Chain, Rule, RuleSet, parse_resource
-from ksi_daemon.gate.spawn import covers, validate_spawn
+from ksi_daemon.gate.spawn import shortfalls, validate_spawn
 
 
 def rule(resource: str, access: str = "write", source: str = "grant g1", expires_at: float | None = None) -> Rule:
@@ -88,7 +88,7 @@ def test_something_that_is_no_text_is_no_resource() -> None:
 
 @pytest.mark.parametrize("access", ["Read", "admin", "", "write "])
 def test_an_unknown_access_is_refused(access: str) -> None:
-    with pytest.raises(Invalid, match="is no access"):
+    with pytest.raises(Invalid, match="is not a valid access"):
         rule("tables/meals", access)
 
 
@@ -235,6 +235,6 @@ def test_each_requested_rule_that_the_parent_lacks_is_named_with_the_reason() ->
 
 def test_closing_something_and_what_has_expired_need_nothing_from_the_parent() -> None:
     nothing = RuleSet([])
-    assert covers(nothing, rule("tables/a", "none"), 0)
-    assert covers(nothing, rule("tables/a", "write", expires_at=5.0), 6.0)
-    assert not covers(nothing, rule("tables/a", "read"), 0)
+    assert not shortfalls(nothing, [rule("tables/a", "none")], 0)
+    assert not shortfalls(nothing, [rule("tables/a", "write", expires_at=5.0)], 6.0)
+    assert shortfalls(nothing, [rule("tables/a", "read")], 0)

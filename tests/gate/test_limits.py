@@ -48,7 +48,7 @@ def test_require_raises_too_many_with_the_wait_and_a_hint(clock: FakeClock) -> N
         buckets.require("a", USUAL)
     assert refused.value.as_dict()["retry_after_s"] == pytest.approx(0.6, abs=0.002)
     assert "wait 0.60" in str(refused.value.hint)
-    assert refused.value.message == "more than 100 calls a minute (bursts of 20) are not allowed here"
+    assert refused.value.message == "a and its children may make 100 calls a minute (bursts of 20)"
 
 
 def test_refused_calls_cost_nothing_and_dear_calls_cost_more(clock: FakeClock) -> None:

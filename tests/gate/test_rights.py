@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from ksi_daemon.core import CORE
 from ksi_daemon.errors import BadSettings, Conflict, Invalid, NotFound, Unauthenticated
+from ksi_daemon.gate.credentials import CREDENTIALS_LIMIT, ENDED_KEPT_S, SESSIONS_LIMIT, USED_EVERY_S
 from ksi_daemon.gate.profiles import read_profiles
-from ksi_daemon.gate.rights import CREDENTIALS_LIMIT, SESSIONS_LIMIT, USED_EVERY_S, Rights, scope_rules
+from ksi_daemon.gate.rights import RESERVED_NAMES, Rights, scope_rules
 from ksi_daemon.gate.tokens import SHAPE, digest, new_secret
 from ksi_daemon.principal import Principal
 from ksi_daemon.storage.agents import Agent, Credential, SqliteAgents
@@ -17,6 +19,8 @@ from ksi_daemon.storage.migrations import MIGRATIONS
 from ksi_daemon.storage.sqlite import Database, open_database
 from tests.gate.conftest import FakeClock
 from tests.in_process import until
+
+CORE_NAMESPACES = frozenset(plugin.name for plugin, _ in CORE)
 
 
 class SlowStore(SqliteAgents):
@@ -58,12 +62,12 @@ def store(database: Database) -> SlowStore:
 
 @pytest.fixture
 def rights(store: SlowStore, clock: FakeClock) -> Rights:
-    return Rights(store, read_profiles(), clock=clock)
+    return Rights(store, read_profiles(core=CORE_NAMESPACES), clock=clock)
 
 
 async def again(store: SlowStore, clock: FakeClock) -> Rights:
     """What a restart would know."""
-    fresh = Rights(store, read_profiles(), clock=clock)
+    fresh = Rights(store, read_profiles(core=CORE_NAMESPACES), clock=clock)
     await fresh.load()
     return fresh
 
@@ -73,9 +77,9 @@ async def add(rights: Rights, agent_id: str = "bot", profile: str = "standard", 
 
 
 async def token(rights: Rights, agent_id: str = "bot", **facts: Any) -> tuple[Credential, str]:
-    made: dict[str, Any] = {"credential_id": f"c{len(rights.credentials)}", "created_at": rights.now()}
+    made: dict[str, Any] = {"credential_id": f"c{len(rights.credentials.all())}", "created_at": rights.clock()}
     template = Credential(agent_id=agent_id, digest="", created_by="test", **(made | facts))
-    return await rights.add_credential(agent_id, template)
+    return await rights.credentials.add(template)
 
 
 def may(rights: Rights, agent_id: str, event: str, need: Any = "write") -> bool:
@@ -95,7 +99,7 @@ async def test_every_change_has_a_new_version_and_tells_whom_it_is_about(rights:
     await rights.set_profile("child", "trusted")
     await rights.freeze(["bot"], frozen=True)
     credential, _ = await token(rights, "child")
-    await rights.end_credential(credential.credential_id)
+    await rights.credentials.end(credential.credential_id)  # a token that ends changes nothing an agent may do
     await rights.remove_agent("child")
     assert [sorted(agents) for agents in heard[:5]] == [
         ["bot"],
@@ -119,19 +123,19 @@ async def test_what_the_disk_refuses_never_holds(rights: Rights, store: SlowStor
             await change
     assert set(rights.agents) == {"bot"}
     assert rights.agents["bot"].profile == "standard"
-    assert rights.credentials == {}
+    assert rights.credentials.all() == []
     assert rights.version == version
 
 
-async def test_a_brake_holds_before_the_disk_knows_of_it(rights: Rights, store: SlowStore) -> None:
+async def test_freezing_is_in_force_before_it_is_on_disk(rights: Rights, store: SlowStore) -> None:
     """P09."""
     await add(rights)
     store.go_on.clear()
-    braking = asyncio.create_task(rights.freeze(["bot"], frozen=True))
+    freezing = asyncio.create_task(rights.freeze(["bot"], frozen=True))
     await asyncio.sleep(0)
     assert rights.inactive_reason(Principal(kind="agent", name="bot", agent_id="bot")) is not None
     store.go_on.set()
-    await braking
+    await freezing
     assert rights.agents["bot"].frozen
 
 
@@ -143,10 +147,10 @@ async def test_a_brake_during_another_change_is_not_undone_by_it(
     store.go_on.clear()
     changing = asyncio.create_task(rights.set_profile("bot", "researcher"))
     await until(lambda: store.waiting)
-    braking = asyncio.create_task(rights.freeze(["bot"], frozen=True))
+    freezing = asyncio.create_task(rights.freeze(["bot"], frozen=True))
     await asyncio.sleep(0)
     store.go_on.set()
-    await asyncio.gather(changing, braking)
+    await asyncio.gather(changing, freezing)
     for known in (rights, await again(store, clock)):
         assert (known.agents["bot"].frozen, known.agents["bot"].profile) == (True, "researcher")
 
@@ -159,12 +163,12 @@ async def test_a_revocation_is_not_undone_by_writing_down_the_last_use(
     for first in ("keep", "revoke"):
         credential, secret = await token(rights, credential_id=f"token-{first}")
         clock.pass_s(USED_EVERY_S + 1)
-        rights.principal(secret, transport="socket")
-        changes = [rights.keep_last_uses(), rights.end_credential(credential.credential_id)]
+        rights.credentials.principal(secret, transport="socket")
+        changes = [rights.credentials.keep_last_uses(), rights.credentials.end(credential.credential_id)]
         await asyncio.gather(*(changes if first == "keep" else reversed(changes)))
         for known in (rights, await again(store, clock)):
             with pytest.raises(Unauthenticated):
-                known.principal(secret, transport="socket")
+                known.credentials.principal(secret, transport="socket")
 
 
 async def test_of_many_agents_of_one_name_exactly_one_is_made(rights: Rights) -> None:
@@ -204,13 +208,69 @@ async def test_caps_hold_when_many_come_at_once(rights: Rights, kind: str) -> No
         "ﬁle",
         "bot\x00",
         "e\u0301",
+        "..",
+        ".bot",
+        "-bot",
+        "--all",
+        "_bot",
     ],
 )
 async def test_look_alike_and_odd_names_are_refused(rights: Rights, name: str) -> None:
-    """P10: a homoglyph, a combining accent, a blank, a zero-width space."""
-    with pytest.raises(Invalid, match="no agent name"):
+    """P10: a homoglyph, a combining accent, a blank, a zero-width space; a path, an option."""
+    with pytest.raises(Invalid, match="not a valid agent name"):
         await add(rights, name)
     assert rights.agents == {}
+
+
+async def test_a_name_that_means_another_caller_is_refused(rights: Rights) -> None:
+    """P10: the operator, the daemon, a plugin, in any case."""
+    rights.plugin_names = lambda: {"notes"}
+    for name in (*RESERVED_NAMES, "Operator", "DAEMON", "notes", "Notes"):
+        with pytest.raises(Invalid, match="means another caller"):
+            await add(rights, name)
+    assert rights.agents == {}
+    await add(rights, "notes-2")
+
+
+async def test_ended_credentials_are_deleted_after_a_day_and_live_ones_are_kept(
+    rights: Rights, store: SlowStore, clock: FakeClock
+) -> None:
+    """L05: looking and minting must not grow with what has ended."""
+    await add(rights)
+    lasting, secret = await token(rights, credential_id="lasting")
+    revoked, _ = await token(rights, credential_id="revoked")
+    await token(rights, credential_id="expiring", expires_at=clock() + 60)
+    await token(rights, credential_id="idle", idle_limit_s=60.0)
+    await rights.credentials.end(revoked.credential_id)
+    clock.pass_s(61)
+    assert [credential.credential_id for credential in rights.credentials.live("bot")] == ["lasting"]
+    assert await rights.credentials.delete_ended() == 0
+    clock.pass_s(ENDED_KEPT_S - 60)
+    assert await rights.credentials.delete_ended() == 1, "revoked a minute earlier than the others ended"
+    clock.pass_s(60)
+    assert await rights.credentials.delete_ended() == 2
+    for known in (rights, await again(store, clock)):
+        assert [credential.credential_id for credential in known.credentials.all()] == ["lasting"]
+        assert known.credentials.principal(secret, transport="socket").credential_id == lasting.credential_id
+    with pytest.raises(NotFound):
+        rights.credentials.get("revoked")
+
+
+async def test_a_change_drops_the_decisions_of_the_agents_it_is_about_and_no_others(rights: Rights) -> None:
+    """L05: minting a token for one agent must not make every other agent decide anew."""
+    await add(rights)
+    await add(rights, "child", parent_id="bot")
+    await add(rights, "other")
+    before = {agent_id: rights.chain(agent_id) for agent_id in rights.agents}
+    credential, _ = await token(rights, "other")
+    session = rights.chain("other", credential.credential_id)
+    await rights.credentials.end(credential.credential_id)
+    assert rights.chain("other", credential.credential_id) is not session
+    assert {agent_id: rights.chain(agent_id) for agent_id in rights.agents} == before
+    await rights.grant("bot", "events/notes:*", "write", expires_at=None, by="test")
+    assert rights.chain("other") is before["other"]
+    assert rights.chain("bot") is not before["bot"]
+    assert rights.chain("child") is not before["child"]
 
 
 async def test_only_a_digest_is_remembered_and_it_finds_its_owner(rights: Rights, store: SlowStore) -> None:
@@ -220,7 +280,7 @@ async def test_only_a_digest_is_remembered_and_it_finds_its_owner(rights: Rights
     assert SHAPE.fullmatch(secret)
     assert credential.digest == digest(secret)
     assert secret not in repr(rights.credentials)
-    principal = rights.principal(secret, transport="http", mailbox="box")
+    principal = rights.credentials.principal(secret, transport="http", mailbox="box")
     assert (principal.kind, principal.agent_id, principal.transport, principal.mailbox) == (
         "agent",
         "bot",
@@ -241,11 +301,11 @@ async def test_only_a_digest_is_remembered_and_it_finds_its_owner(rights: Rights
         "ksi_" + "é" * 43,
     ):
         with pytest.raises(Unauthenticated) as caught:
-            rights.principal(wrong, transport="http")
+            rights.credentials.principal(wrong, transport="http")
         said.add(str(caught.value.as_dict()))
-    await rights.end_credential(credential.credential_id)
+    await rights.credentials.end(credential.credential_id)
     with pytest.raises(Unauthenticated) as caught:
-        rights.principal(secret, transport="http")
+        rights.credentials.principal(secret, transport="http")
     assert said == {str(caught.value.as_dict())}
 
 
@@ -259,14 +319,14 @@ async def test_a_credential_ends_by_the_clock(rights: Rights, clock: FakeClock) 
     """A05, F05: tokens fail closed."""
     await add(rights)
     credential, secret = await token(rights, expires_at=clock() + 100)
-    principal = rights.principal(secret, transport="socket")
+    principal = rights.credentials.principal(secret, transport="socket")
     clock.pass_s(99.9)
     assert rights.inactive_reason(principal) is None
     clock.pass_s(0.1)
-    assert rights.ended_reason(credential) == "expired"
+    assert rights.credentials.ended_reason(credential) == "expired"
     assert rights.inactive_reason(principal) is not None
     with pytest.raises(Unauthenticated):
-        rights.principal(secret, transport="socket")
+        rights.credentials.principal(secret, transport="socket")
 
 
 async def test_an_unused_session_ends_and_a_used_one_goes_on(
@@ -277,26 +337,26 @@ async def test_an_unused_session_ends_and_a_used_one_goes_on(
     credential, secret = await token(rights, kind="session", idle_limit_s=100.0)
     for _ in range(5):
         clock.pass_s(90)
-        rights.principal(secret, transport="socket")
-    await rights.keep_last_uses()
+        rights.credentials.principal(secret, transport="socket")
+    await rights.credentials.keep_last_uses()
     clock.pass_s(90)
     fresh = await again(store, clock)
-    fresh.principal(secret, transport="socket")
+    fresh.credentials.principal(secret, transport="socket")
     clock.pass_s(101)
-    assert rights.ended_reason(credential) == "idle too long"
+    assert rights.credentials.ended_reason(credential) == "idle too long"
     with pytest.raises(Unauthenticated):
-        fresh.principal(secret, transport="socket")
+        fresh.credentials.principal(secret, transport="socket")
 
 
 async def test_a_clock_set_back_revives_no_revoked_token(rights: Rights, clock: FakeClock) -> None:
     """F05."""
     await add(rights)
     credential, secret = await token(rights)
-    await rights.end_credential(credential.credential_id)
+    await rights.credentials.end(credential.credential_id)
     for step in (-3600, -10 * 365 * 86_400, 50 * 365 * 86_400):
         clock.pass_s(step)
         with pytest.raises(Unauthenticated):
-            rights.principal(secret, transport="socket")
+            rights.credentials.principal(secret, transport="socket")
 
 
 async def test_a_grant_takes_the_place_of_a_profiles_rule_on_the_same_resource(rights: Rights) -> None:
@@ -354,13 +414,13 @@ async def test_an_agent_goes_with_its_credentials_and_grants_but_not_before_its_
     await rights.remove_agent("child")
     await rights.remove_agent("bot")
     with pytest.raises(Unauthenticated):
-        rights.principal(secret, transport="socket")
+        rights.credentials.principal(secret, transport="socket")
     await add(rights)
     for known in (rights, await again(store, clock)):
         assert known.grants.get("bot", {}) == {}
-        assert known.credentials == {}
+        assert known.credentials.all() == []
         with pytest.raises(Unauthenticated):
-            known.principal(secret, transport="socket")
+            known.credentials.principal(secret, transport="socket")
 
 
 async def test_a_restart_knows_everything(rights: Rights, store: SlowStore, clock: FakeClock) -> None:
@@ -371,14 +431,15 @@ async def test_a_restart_knows_everything(rights: Rights, store: SlowStore, cloc
     await rights.freeze(["top"], frozen=True)
     _, secret = await token(rights)
     fresh = await again(store, clock)
-    assert (fresh.agents, fresh.credentials, fresh.grants) == (rights.agents, rights.credentials, rights.grants)
-    assert fresh.principal(secret, transport="socket").agent_id == "bot"
+    assert (fresh.agents, fresh.grants) == (rights.agents, rights.grants)
+    assert fresh.credentials.all() == rights.credentials.all()
+    assert fresh.credentials.principal(secret, transport="socket").agent_id == "bot"
 
 
 async def test_an_agent_whose_profile_is_gone_stops_the_start_with_the_way_out(store: SlowStore) -> None:
     await store.save_agent(Agent("bot", "mine", None, False, "", 1.0, "test"))
     with pytest.raises(BadSettings, match=r"'bot'.*'mine'.*mine\.toml"):
-        await Rights(store, read_profiles()).load()
+        await Rights(store, read_profiles(core=CORE_NAMESPACES)).load()
 
 
 async def test_what_is_not_there_is_not_found_in_words_without_what_was_sent(rights: Rights) -> None:
@@ -387,7 +448,7 @@ async def test_what_is_not_there_is_not_found_in_words_without_what_was_sent(rig
         rights.grant("nobody\x1b[2J", "events/*", "read", expires_at=None, by="test"),
         rights.revoke("bot", "events/*"),
         rights.remove_agent("nobody"),
-        rights.end_credential("c\x1b"),
+        rights.credentials.end("c\x1b"),
         rights.freeze(["nobody"], frozen=True),
         token(rights, "nobody"),
         add(rights, "new", parent_id="nobody"),
@@ -432,10 +493,10 @@ async def test_scopes_are_the_sessions_and_not_the_agents(rights: Rights) -> Non
     await add(rights, profile="restricted")
     _, with_scope = await token(rights, credential_id="s1", kind="session", scopes=("read",))
     _, plain = await token(rights, credential_id="t1")
-    session, other = (rights.principal(secret, transport="http") for secret in (with_scope, plain))
+    session, other = (rights.credentials.principal(secret, transport="http") for secret in (with_scope, plain))
     assert session.session_id == "s1"
     assert rights.decide(session, "librarian/read", "execute").allowed
     assert not rights.decide(session, "librarian/write", "execute").allowed
     assert not rights.decide(other, "librarian/read", "execute").allowed
-    await rights.end_credential("s1")
+    await rights.credentials.end("s1")
     assert rights.inactive_reason(session) is not None

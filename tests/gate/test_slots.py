@@ -111,7 +111,7 @@ async def test_waiting_ends_in_too_many_with_a_time_and_a_hint(hold: Hold) -> No
     assert slots.waiting("a") == 0
     full = Slots(total=1, wait_limit_s=0.001)
     other = await hold(full, "b")
-    with pytest.raises(TooMany, match="the hub is busy"):
+    with pytest.raises(TooMany, match="as the daemon allows"):
         async with full.slot("a", 1):
             pytest.fail("there was no slot")
     await finish(held, other)

@@ -148,7 +148,7 @@ def test_another_user_is_stopped_by_the_files_mode_and_behind_it_by_the_peers_ui
     with pytest.raises(Refused) as missing:
         daemon.call("state:get", {"key": "k"})
     assert missing.value.code == "not_found", "what the stranger asked for did not happen"
-    assert daemon.logged("a stranger was refused at the socket")[0]["uid"] == STRANGER_UID
+    assert daemon.logged("another user was refused at the socket")[0]["uid"] == STRANGER_UID
 
 
 def test_thousands_of_wrong_tokens_lock_nobody_out_and_are_all_counted(daemon: Daemon) -> None:

@@ -187,7 +187,7 @@ def test_a_noisy_agent_is_refused_and_the_others_hardly_notice(daemon: Daemon) -
 
     async def storm() -> Counter[str]:
         await measure("alone")
-        load = Load(daemon.socket_path, [noisy] * 4)
+        load = Load(daemon.socket_path, [noisy] * 40)  # each waits for its answer, and refusals are answered slowly
         await measure("beside")
         return await load.end()
 

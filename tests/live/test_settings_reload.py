@@ -177,7 +177,7 @@ def test_a_broken_handlers_own_words_are_in_the_log_and_not_in_the_answer(daemon
         daemon.call("breaks:now")
     assert refused.value.code == "internal"
     assert "inner text" not in str(refused.value.error)
-    [line] = daemon.logged("handler broke")
+    [line] = daemon.logged("handler failed")
     assert "inner text" in line["exception"]
     assert line["call_id"] == refused.value.error["call_id"]
 

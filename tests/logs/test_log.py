@@ -251,7 +251,7 @@ async def test_every_call_is_a_line_at_info_and_every_notice_at_debug(level: str
         assert "a1B2" not in text
         if calls:
             (line,) = [line for line in kept if line.get("called") == "tell:tell"]
-            assert (line["outcome"], line["principal"], line["event"]) == ("ok", "test", "call")
+            assert (line["outcome"], line["principal"], line["event"]) == ("ok", "operator", "call")
         if notices:
             (line,) = [line for line in kept if line.get("noticed") == "tell:told"]
             assert line["data"] == {"password": "[redacted]", "text": "[redacted]", "plain": "shown"}

@@ -63,7 +63,7 @@ async def test_a_handler_that_blocks_the_loop_is_interrupted_logged_and_costs_on
         lines = log_lines(hub.hub.log.file.path)
         (blocked,) = [line for line in lines if line["event"] == "the event loop is blocked"]
         assert "test_watchdog" in blocked["stack"]
-        (broke,) = [line for line in lines if line["event"] == "handler broke"]
+        (broke,) = [line for line in lines if line["event"] == "handler failed"]
         assert "in_thread or in_process" in broke["exception"]
 
 

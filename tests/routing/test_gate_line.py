@@ -23,9 +23,11 @@ from ksi_daemon.errors import (
     UnknownEvent,
 )
 from ksi_daemon.gate.breaker import FAILURES, OPEN_S, SUCCESSES, Breakers
-from ksi_daemon.gate.limits import Buckets
+from ksi_daemon.gate.gate import REFUSALS
+from ksi_daemon.gate.limits import Buckets, Rate
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin
 from ksi_daemon.principal import Principal
+from ksi_daemon.routing import call_scope
 from ksi_daemon.testing import TestHub, running
 from tests.agents_at_work import add_agent, call_as, gate_of, limit, rows, told
 from tests.in_process import Clock, Said, Text, call, soon, take_clock, until
@@ -336,6 +338,64 @@ class TestLimits:
         assert sum(isinstance(one, TooMany) for one in answers) == 40
         await call_as(hub, quiet, "work:read")
 
+    async def test_refused_calls_have_a_limit_of_their_own(self, hub: TestHub) -> None:
+        """L05: one agent's 24,000 refusals a second once slowed everybody else by a factor of a hundred."""
+        clock = Clock()
+        gate_of(hub).refusals = Buckets(clock)
+        bot, other = await add_agent(hub), await add_agent(hub, "other")
+        for _ in range(REFUSALS.burst):
+            await refused(call_as(hub, bot, "work:write"), Forbidden)
+        for event in ("work:write", "work:unheard_of"):
+            error = await refused(call_as(hub, bot, event), TooMany)
+            assert error["message"] == "more than 600 refused calls a minute"
+            assert error["retry_after_s"] == pytest.approx(0.1, abs=0.01)
+        await call_as(hub, bot, "work:read")
+        await refused(call_as(hub, other, "work:write"), Forbidden)
+        await refused(hub.call("work:unheard_of"), UnknownEvent)
+        clock.now_s += 0.1
+        await refused(call_as(hub, bot, "work:write"), Forbidden)
+        await asyncio.sleep(1.05)  # those beyond the budget of a second are written at its end
+        counted = [row for status in ("forbidden", "too_many") for row in await rows(hub, agent="bot", status=status)]
+        assert sum(row["count"] for row in counted) == REFUSALS.burst + 3, "each of them is on record"
+
+    async def test_an_agent_over_that_limit_is_answered_slowly(
+        self, hub: TestHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L05: what it sends waits in its own connection."""
+        gate_of(hub).refusals = Buckets(Clock())
+        bot = await add_agent(hub)
+        for _ in range(REFUSALS.burst):
+            await refused(call_as(hub, bot, "work:write"), Forbidden)
+        monkeypatch.setattr(call_scope, "REFUSED_DELAY_S", 3600)
+        slow = asyncio.create_task(call_as(hub, bot, "work:write"))
+        await until(lambda: gate_of(hub).refusals.peek("bot", REFUSALS).remaining == 0)
+        await hub.call("system:echo", text="others")
+        await call_as(hub, bot, "work:read")
+        assert not slow.done()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+
+    async def test_a_child_uses_up_its_parents_rate_too(self, hub: TestHub) -> None:
+        """L066: otherwise whoever may spawn has no rate."""
+        clock = Clock()
+        gate_of(hub).buckets = Buckets(clock)
+        parent = await add_agent(hub, "parent")
+        first = await add_agent(hub, "first", "trusted", parent_id="parent")
+        second = await add_agent(hub, "second", "standard", parent_id="parent")
+        for _ in range(10):
+            await call_as(hub, first, "work:read")
+            await call_as(hub, second, "work:read")
+        for child in (first, second, parent):
+            error = await refused(call_as(hub, child, "work:read"), TooMany)
+            assert error["message"].startswith("parent and its children may make 100 calls a minute")
+        assert gate_of(hub).buckets.peek("second", Rate()).remaining == 10, "a refused call costs nothing"
+        explained = (await hub.call("permission:explain", agent_id="first", event="work:read"))["text"]
+        assert "no: 100 calls a minute, bursts of 20, for parent and its children: used up" in explained
+        clock.now_s += 0.6
+        await call_as(hub, first, "work:read")
+        await refused(call_as(hub, parent, "work:read"), TooMany)
+
     async def test_every_refusal_for_the_rate_is_counted(self, hub: TestHub) -> None:
         """L05: those beyond the budget of a second as one row with their number."""
         gate_of(hub).buckets = Buckets(Clock())
@@ -491,6 +551,17 @@ class TestBreaker:
             hub.hub.router.deadlines.sweep()
             await refused(task, TimedOut)
         await refused(hub.call("work:read"), CircuitOpen)
+
+    async def test_callers_who_would_not_wait_are_no_failures(self, hub: TestHub, work: Workshop, clock: Clock) -> None:
+        """L067, D07: a caller's own short deadline once shut a plugin for everybody after five calls."""
+        deadlines = take_clock(hub)
+        for number in range(FAILURES + 1):
+            task = asyncio.create_task(call(hub.hub.router, "work:hold", timeout_s=0.05))
+            await until(partial(work.has_entered, number + 1))
+            deadlines.now_s += 0.06
+            hub.hub.router.deadlines.sweep()
+            await refused(task, TimedOut)
+        await hub.call("work:read")
 
     async def test_a_new_version_of_a_plugin_starts_with_a_closed_one(self, hub: TestHub, clock: Clock) -> None:
         assert hub.hub.router.routes["system:echo"].breaker is None, "the daemon's own parts have none"

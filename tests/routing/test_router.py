@@ -85,13 +85,13 @@ def returning(result: Any, declared: type[Result] = Said) -> Plugin:
 # --- finding and reading
 
 
-async def test_an_event_that_nobody_owns_is_refused_and_recorded() -> None:
+async def test_an_event_that_no_plugin_owns_is_refused_and_recorded() -> None:
     async with running() as hub:
         with pytest.raises(UnknownEvent) as caught:
             await hub.call("nobody:home")
         assert caught.value.hint
         (record,) = await records(hub, "nobody:home")
-        assert (record["outcome"], record["kind"], record["principal"]) == ("unknown_event", "call", "test")
+        assert (record["outcome"], record["kind"], record["principal"]) == ("unknown_event", "call", "operator")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_a_nested_call_acts_for_the_caller_of_the_outer_one() -> None:
 
     async with running(plugin) as hub:
         assert (await hub.call("agent_of:ask"))["text"] == "test"
-        assert (await records(hub, "system:echo"))[0]["principal"] == "test"
+        assert (await records(hub, "system:echo"))[0]["principal"] == "operator"
 
 
 async def test_a_plugin_calling_a_plugin_gets_what_any_client_gets() -> None:
@@ -758,7 +758,12 @@ async def test_a_plugin_may_only_send_notices_that_it_announced() -> None:
                 await call(hub.hub.router, "gossip:tell", {"event": event})
         sent = await call(hub.hub.router, "gossip:tell", {"event": "gossip:true"})
         notice = await hub.next_notice()
-        assert (notice.id, notice.event, notice.data, notice.sender) == (sent["text"], "gossip:true", {"a": 1}, "test")
+        assert (notice.id, notice.event, notice.data, notice.sender) == (
+            sent["text"],
+            "gossip:true",
+            {"a": 1},
+            "operator",
+        )
         assert notice.origin == hub.hub.router.origin
 
 

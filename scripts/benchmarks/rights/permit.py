@@ -29,7 +29,7 @@ async def _measure(rounds: int, calls: int) -> list[Figure]:
     by_operator: list[float] = []
     async with running() as hub:
         made = await hub.call("agent:register", agent_id="bench", profile="trusted")
-        agent = hub.hub.rights.principal(made["token"], transport="socket")
+        agent = hub.hub.rights.credentials.principal(made["token"], transport="socket")
         hub.hub.router.recorder = None
         gc.collect()
         for number in range(rounds + 1):

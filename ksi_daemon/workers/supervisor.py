@@ -1,0 +1,84 @@
+"""Long-lived tasks that must not end unnoticed: a failure is logged and raised as an alarm, and the work is started again.
+
+The pause before each start grows, so that work which fails at once costs little. Work of limited length is left to task groups.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+PAUSES_S = (0.1, 1.0, 5.0, 30.0)
+HEALTHY_AFTER_S = 60.0  # of running: then the alarm ends and the pauses begin anew
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Supervisor:
+    """Runs each piece of work in a task of its own, until the scope around it is left."""
+
+    def __init__(
+        self,
+        log: Any,
+        *,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._log = log
+        self._clock = clock or asyncio.get_running_loop().time
+        self._sleep = sleep
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures: dict[str, tuple[float, str]] = {}  # by name: when it last failed, and how
+
+    def start(self, name: str, work: Work) -> None:
+        """Run some work for as long as the scope lasts; it is not expected to return."""
+        task = asyncio.get_running_loop().create_task(self._keep_running(name, work), name=name)
+        self._tasks.add(task)
+
+    def alarms(self) -> list[str]:
+        """A sentence for each piece of work that failed lately."""
+        now = self._clock()
+        return [
+            f"{name} failed and was started again: {reason}"
+            for name, (failed_at, reason) in self._failures.items()
+            if now - failed_at < HEALTHY_AFTER_S
+        ]
+
+    async def stop(self) -> None:
+        """Cancel all work and wait until it has ended."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep_running(self, name: str, work: Work) -> None:
+        pauses: Iterable[float] = iter(PAUSES_S)
+        pause_s = PAUSES_S[0]
+        while True:
+            started = self._clock()
+            try:
+                await work()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                error: BaseException = RuntimeError("it cancelled itself")
+            except BaseException as raised:  # noqa: BLE001 - whatever it raises, the work must go on
+                error = raised
+            else:
+                error = RuntimeError("it returned")
+            if self._clock() - started >= HEALTHY_AFTER_S:
+                pauses = iter(PAUSES_S)
+            pause_s = next(iter(pauses), pause_s)
+            self._failures[name] = (self._clock(), f"{type(error).__name__}: {error}"[:200])
+            self._log.error("long-lived work failed", work=name, again_in_s=pause_s, exc_info=error)
+            await self._sleep(pause_s)
+
+
+@asynccontextmanager
+async def supervising(log: Any) -> AsyncIterator[Supervisor]:
+    """A supervisor whose work ends with this scope."""
+    supervisor = Supervisor(log)
+    try:
+        yield supervisor
+    finally:
+        await supervisor.stop()
