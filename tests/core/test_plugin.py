@@ -88,7 +88,7 @@ async def test_the_daemons_own_plugins_cannot_be_reloaded() -> None:
 async def test_reload_swaps_the_code_keeps_the_counts_and_announces_it(tmp_path: Path) -> None:
     folder = write_plugin(tmp_path, "sample", SOURCE.format(name="sample", answer="one"))
     async with running(folder) as hub:
-        hub.hear("plugin:*")
+        hub.subscribe("plugin:*")
         assert (await hub.call("sample:say"))["text"] == "one"
         write_plugin(tmp_path, "sample", SOURCE.format(name="sample", answer="two"))
         answer = await hub.call("plugin:reload", name="sample")

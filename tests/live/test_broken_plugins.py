@@ -23,7 +23,7 @@ BROKEN = {
     "nothing": ('"""No plugin object."""\n', "makes no object named plugin"),
     "wrong_type": ("plugin = 5\n", "makes no object named plugin"),
     "wrong_name": (_with_head("other_name", ""), "calls itself 'other_name'"),
-    "bad_name": ("from ksi_daemon.plugin import Plugin\nplugin = Plugin('Bad Name')\n", "is no plugin name"),
+    "bad_name": ("from ksi_daemon.plugin import Plugin\nplugin = Plugin('Bad Name')\n", "is not a valid plugin name"),
     "wrong_namespace": (
         _with_head("wrong_namespace", OK_HANDLER.format(name="state")),
         "may only own events named wrong_namespace:",
@@ -132,11 +132,11 @@ BROKEN = {
     "bad_sql": (_with_head("bad_sql", "", ', migrations=["CREATE TABEL x (y)"]'), "migration 1"),
     "bad_pattern": (
         _with_head("bad_pattern", '@plugin.on("agent:**")\nasync def f(ctx, notice): ...\n'),
-        "is no pattern",
+        "is not a valid pattern",
     ),
     "bad_notice": (
         _with_head("bad_notice", 'plugin.announces("state:changed", "Not mine.")\n'),
-        "is no name for a notice",
+        "is not a valid notice name",
     ),
     "state": (_with_head("state", OK_HANDLER.format(name="state")), "is taken by"),
     "binary": ("\x00\x01\x02", ""),
