@@ -293,7 +293,7 @@ BROKEN_RULES: dict[str, tuple[Callable[[], object], str]] = {
     "a notice twice": (_notice_twice, "twice"),
     "a notice of another": (lambda: Plugin("sample").announces("system:done", "x"), "sample:"),
     "a notice that is no name": (lambda: Plugin("sample").announces("sample:*", "x"), "not a valid notice name"),
-    "a pattern that is none": (lambda: Plugin("sample").on("sample*"), "no pattern"),
+    "a pattern that is none": (lambda: Plugin("sample").on("sample*"), "not a valid pattern"),
     "two lifespans": (_two_lifespans, "two lifespans"),
 }
 

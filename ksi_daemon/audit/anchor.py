@@ -105,7 +105,7 @@ class Anchor:
         signed = checkpoint.signed(self._key, "" if self.last is None else self.last.mac)
         handle = os.open(
             self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )  # opened anew each time: if the file was moved away, the line must not be lost with it
+        )  # opened again each time: if the file was moved away, the line must not be lost with it
         try:
             length = os.fstat(handle).st_size
             if length == 0 and self.last is not None:

@@ -118,7 +118,7 @@ async def export(ctx: Context, params: Export) -> Exported:
 
 @plugin.handles("audit:retain", operator_only=True, timeout_s=600)
 async def retain(ctx: Context, params: Retain) -> Retained:
-    """Let go of the oldest rows; the rest stays verifiable."""
+    """Drop the oldest rows, if they were exported; the rest stays verifiable."""
     made = await ctx.capability(Audit).retain(
         keep_days=params.keep_days, keep_rows=params.keep_rows, force=params.force
     )

@@ -677,7 +677,7 @@ async def test_whatever_is_wrong_with_a_new_version_the_old_one_goes_on(tmp_path
     async with running(folder) as hub:
         old = sys.modules["ksi_plugins.broken"]
         write_plugin(tmp_path, "broken", source)
-        with pytest.raises(Conflict, match="goes on"):
+        with pytest.raises(Conflict, match="stays in use"):
             await soon(hub.call("plugin:reload", name="broken"))
         assert (await hub.call("broken:say"))["text"] == "one"
         assert sys.modules["ksi_plugins.broken"] is old
