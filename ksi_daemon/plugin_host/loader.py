@@ -280,7 +280,7 @@ class Loader:
         self._log.error(
             "plugin set aside",
             plugin=found.name,
-            path=found.path,
+            place=found.path,
             reason=reason,
             exc_info=error if unexpected else None,
         )
