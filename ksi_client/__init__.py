@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ksi_client.notice_stream import NoticeStream as NoticeStream
     from ksi_client.sync_client import SyncClient as SyncClient
 
-_HOMES = {
+_MODULES = {
     "Client": "ksi_client.client",
     "NoticeStream": "ksi_client.notice_stream",
     "SyncClient": "ksi_client.sync_client",
@@ -30,8 +30,8 @@ __all__ = ["Client", "KsiError", "Notice", "NoticeStream", "SyncClient", "Unreac
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("ksi_client.errors")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'ksi_client' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""`python -m ksi_client` is the `ksi` command, for places where the script is not on the path."""
+"""`python -m ksi_client` is the `ksi` command, for when the script is not on the PATH."""
 
 import sys
 

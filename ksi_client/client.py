@@ -1,4 +1,4 @@
-"""The asyncio client: calls that share one connection, live notices, and quiet survival of a daemon restart."""
+"""The asyncio client: calls that share one connection, live notices, and automatic reconnection after a daemon restart."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ from ksi_client.notice_stream import NoticeStream
 from ksi_client.paths import socket_file
 from ksi_client.protocol import GRACE_S, backoff_s, encode_request
 
-RECONNECT_PATIENCE_S = 10.0
+RECONNECT_LIMIT_S = 10.0
 
 
 class Client:
-    """A daemon to talk to. Opens its connection on first use, reopens it after a daemon restart.
+    """A client of one daemon. Opens its connection on first use and reopens it after a daemon restart.
 
     async with Client() as ksi:
         await ksi.send("system:echo", {"text": "hello"})
@@ -45,7 +45,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of all connections; calls still in flight raise ConnectionLost."""
+        """Close all connections; calls still in flight raise ConnectionLost."""
         for stream in list(self._streams):
             await stream.close()
         connection, self._connection = self._connection, None
@@ -64,10 +64,10 @@ class Client:
     ) -> Any:
         """Send an event and return its answer's data, or raise the typed error.
 
-        A request that was not written yet when the daemon went away is sent to its successor. One that was written
-        and not answered raises ConnectionLost: it may have run, so it is never silently sent twice.
+        A request that was not written yet when the daemon stopped is sent again after the reconnect. One that was written
+        and not answered raises ConnectionLost: it may have run, so it is never sent twice.
 
-        `as_agent` puts the operator in an agent's shoes, `token` makes the call that of the token's agent.
+        `as_agent` makes the operator impersonate an agent, `token` makes the call on behalf of the token's agent.
         """
         wait_s = self.timeout_s if timeout_s is None else timeout_s
         request_id = next(self._ids)
@@ -94,43 +94,43 @@ class Client:
                 raise
             raise TimedOut(f"{event} did not answer within {wait_s:g} s", hint="try a longer timeout") from None
 
-    def subscribe(self, *patterns: str, tell: Callable[[str], None] | None = None) -> NoticeStream:
-        """The notices that match (all, without a pattern), on a connection of their own.
+    def subscribe(self, *patterns: str, on_status: Callable[[str], None] | None = None) -> NoticeStream:
+        """The notices that match the patterns (all, without a pattern), on a separate connection.
 
-        Use it in `async with`, which returns once the subscription holds, or iterate it directly.
-        `tell` hears in words what a reader should know: notices dropped, connection lost, connection back.
+        Use it in `async with`, which returns once the subscription is active, or iterate it directly.
+        `on_status` receives status messages for people: notices dropped, connection lost, connected again.
         """
         return NoticeStream(
             self.socket_path,
             patterns or ("*",),
             timeout_s=self.timeout_s,
             reconnect=self.reconnect,
-            tell=tell,
-            opened=self._streams,
+            on_status=on_status,
+            registry=self._streams,
         )
 
     async def _connected(self) -> Connection:
         async with self._connecting:
             if self._connection is not None and not self._connection.ended:
                 return self._connection
-            ended, self._connection = self._connection, None
-            if ended is not None:
-                await ended.finish()
+            previous, self._connection = self._connection, None
+            if previous is not None:
+                await previous.finish()
             self._connection = await self._open()
             self._was_connected = True
             return self._connection
 
     async def _open(self) -> Connection:
-        """Connect. A daemon that was there before is given time to come back; one that never was, is not."""
+        """Connect. Retries for a while if it was connected before (the daemon may be restarting), else fails at once."""
         clock = asyncio.get_running_loop()
-        give_up = clock.time() + (RECONNECT_PATIENCE_S if self._was_connected and self.reconnect else 0)
+        retry_until = clock.time() + (RECONNECT_LIMIT_S if self._was_connected and self.reconnect else 0)
         attempt = 0
         while True:
             try:
                 return await Connection.open(self.socket_path)
             except OSError as error:
                 pause_s = backoff_s(attempt)
-                if clock.time() + pause_s > give_up:
+                if clock.time() + pause_s > retry_until:
                     raise unreachable(self.socket_path, error) from error
             await asyncio.sleep(pause_s)
             attempt += 1

@@ -1,4 +1,4 @@
-"""One asyncio connection to the daemon, and several requests in flight on it. Never reconnects: `client.py` does."""
+"""One asyncio connection to the daemon with several requests in flight. Reconnecting is done by `client.py`."""
 
 import asyncio
 import select
@@ -9,7 +9,7 @@ from ksi_client.errors import ConnectionLost, KsiError
 from ksi_client.paths import connectable
 from ksi_client.protocol import RECEIVE_LIMIT_BYTES, Answer, decode_line
 
-_HANG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
+_PEER_CLOSED = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
 class NotWritten(Exception):
@@ -23,7 +23,7 @@ async def open_streams(path: Path) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 
 async def close_writer(writer: asyncio.StreamWriter) -> None:
-    """Close and wait until it is closed. That the other side was faster is no error."""
+    """Close and wait until it is closed. It is not an error if the peer closed first."""
     writer.close()
     try:
         await writer.wait_closed()
@@ -32,7 +32,7 @@ async def close_writer(writer: asyncio.StreamWriter) -> None:
 
 
 class Connection:
-    """Matches answers to requests by id. A task reads for as long as the connection lives."""
+    """Matches answers to requests by id. A task reads until the connection ends."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -43,16 +43,16 @@ class Connection:
 
     @classmethod
     async def open(cls, path: Path) -> "Connection":
-        """Connect; an OSError says why not."""
+        """Connect. Raises OSError when that fails."""
         return cls(*await open_streams(path))
 
     @property
     def ended(self) -> bool:
-        """Whether the other side has hung up. Asks the kernel, because the event loop may not have looked yet."""
+        """Whether the peer has closed the connection. Asks the kernel, because the event loop may not have noticed yet."""
         if self._ended or self._writer.is_closing():
             return True
         poll = select.poll()
-        poll.register(self._writer.get_extra_info("socket").fileno(), _HANG_UP)
+        poll.register(self._writer.get_extra_info("socket").fileno(), _PEER_CLOSED)
         return bool(poll.poll(0))
 
     async def ask(self, request_id: int, request: bytes) -> Any:
@@ -68,12 +68,12 @@ class Connection:
             self._waiting.pop(request_id, None)
 
     async def finish(self) -> None:
-        """Take the answers that came before the other side hung up, then close."""
+        """Read the answers that arrived before the peer closed, then close."""
         await asyncio.wait([self._reading])
         await self.close()
 
     async def close(self) -> None:
-        """Hang up; whoever still waits gets ConnectionLost."""
+        """Close the connection; calls still waiting raise ConnectionLost."""
         self._reading.cancel()
         await asyncio.wait([self._reading])
         await close_writer(self._writer)
@@ -100,7 +100,7 @@ class Connection:
     def _settle(self, answer: Answer) -> None:
         future = self._waiting.get(answer.id)
         if answer.id is None and len(self._waiting) == 1:
-            # The daemon could not read a line, not even its id. With one request in flight it is clear whose it was.
+            # The daemon could not parse a line, not even its id. With one request in flight it must be that one.
             (future,) = self._waiting.values()
         if future is not None and not future.done():
             future.set_result(answer)

@@ -1,17 +1,17 @@
-"""Every way a call can fail, as seen by a client: one class for each error code of the daemon, and two of our own.
+"""The errors a call can raise in a client: one class for each error code of the daemon, and two of the client itself.
 
     KsiError
-    ├── Invalid          the parameters do not fit            ├── TimedOut      the deadline passed
+    ├── Invalid          the parameters are not valid         ├── TimedOut      the deadline passed
     ├── UnknownEvent     no plugin handles this event         ├── Cancelled     the call was cancelled
-    ├── NotFound         the thing asked for is not there     ├── Unavailable   something needed is down
-    ├── Conflict         it clashes with what is there        │   ├── CircuitOpen        one part rests for a while
-    ├── Unauthenticated  nobody knows who is calling          │   └── ConnectionLost  sent, never answered
-    ├── Forbidden        the caller may not                   ├── AuditUnavailable  nothing can be recorded
-    ├── ApprovalRequired a person must say yes first          ├── Internal      a bug in a plugin or the daemon
-    ├── TooMany          slow down                            └── Unreachable   no daemon answers at the socket
+    ├── NotFound         the requested item does not exist    ├── Unavailable   a dependency is down
+    ├── Conflict         it conflicts with what exists        │   ├── CircuitOpen     too many failures, retry later
+    ├── Unauthenticated  the caller is unknown                │   └── ConnectionLost  sent, never answered
+    ├── Forbidden        the caller lacks the permission      ├── AuditUnavailable  nothing can be audited
+    ├── ApprovalRequired a person must approve it first       ├── Internal      a bug in a plugin or the daemon
+    ├── TooMany          rate limit                           └── Unreachable   no daemon answers at the socket
     ├── TooLarge, TooDeep
 
-`exit_code` is what the `ksi` command ends with when nothing better is known.
+`exit_code` is the exit code of the `ksi` command, unless a verb sets another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 
 class KsiError(Exception):
-    """A call failed. `str(error)` is the message; `hint` says what to do next, where the daemon knew."""
+    """A call failed. `str(error)` is the message; `hint`, if set, says what to do next."""
 
     code: ClassVar[str] = "internal"
     exit_code: ClassVar[int] = 1
@@ -42,7 +42,7 @@ class KsiError(Exception):
 
 
 class Invalid(KsiError):
-    """The parameters do not fit the event; `fields` names each one that does not."""
+    """The parameters are not valid for the event; `fields` lists each invalid one."""
 
     code = "invalid"
     exit_code = 2
@@ -56,28 +56,28 @@ class UnknownEvent(KsiError):
 
 
 class NotFound(KsiError):
-    """The event exists, the thing it was asked about does not."""
+    """The event exists, but the requested item does not."""
 
     code = "not_found"
     exit_code = 3
 
 
 class Conflict(KsiError):
-    """The call clashes with what is already there."""
+    """The call conflicts with something that already exists."""
 
     code = "conflict"
     exit_code = 7
 
 
 class Unauthenticated(KsiError):
-    """Nobody knows who is calling: the token is missing, wrong, expired or revoked."""
+    """The caller is unknown: the token is missing, wrong, expired or revoked."""
 
     code = "unauthenticated"
     exit_code = 4
 
 
 class ApprovalRequired(KsiError):
-    """The caller may do this, but a person must say yes first."""
+    """The caller may do this, but a person must approve it first."""
 
     code = "approval_required"
     exit_code = 4
@@ -117,25 +117,25 @@ class TimedOut(KsiError):
 
 
 class Cancelled(KsiError):
-    """The daemon gave the call up, for example because it is stopping."""
+    """The daemon cancelled the call, for example because it is stopping."""
 
     code = "cancelled"
 
 
 class Unavailable(KsiError):
-    """Something the call needs is down or missing."""
+    """A dependency of the call is down or missing."""
 
     code = "unavailable"
 
 
 class CircuitOpen(Unavailable):
-    """One part failed too often and is left alone for a while; `retry_after_s` says when to come back."""
+    """The circuit breaker is open after too many failures; retry after `retry_after_s`."""
 
     code = "circuit_open"
 
 
 class AuditUnavailable(KsiError):
-    """The record of calls cannot be written, so the daemon serves nothing until it can."""
+    """The audit cannot be written, so the daemon refuses calls until it can."""
 
     code = "audit_unavailable"
 
@@ -147,7 +147,7 @@ class ConnectionLost(Unavailable):
 
 
 class Internal(KsiError):
-    """A fault in the daemon or a plugin; `call_id` finds it in the daemon's log."""
+    """A bug in the daemon or a plugin; `call_id` finds it in the daemon's log."""
 
     code = "internal"
 
@@ -184,7 +184,7 @@ def from_wire(error: Mapping[str, Any]) -> KsiError:
 
 
 def unreachable(socket_path: object, reason: OSError) -> Unreachable:
-    """Say in words why no daemon answers at the socket, and what to do about it."""
+    """The error for a failed connect: why no daemon answers at the socket, and what to do."""
     match reason:
         case FileNotFoundError():
             why, hint = "the socket does not exist, so no daemon runs on this var folder", "ksi start"

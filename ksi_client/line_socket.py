@@ -1,4 +1,4 @@
-"""A blocking unix socket that reads and writes whole lines before a deadline. Knows nothing of what they say."""
+"""A blocking unix socket that reads and writes whole lines before a deadline. Does not parse them."""
 
 import socket
 import time
@@ -22,11 +22,11 @@ class LineSocket:
         self._unread = bytearray()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def ended(self) -> bool:
-        """Whether the other side has hung up, without waiting."""
+        """Whether the peer has closed the connection, without waiting."""
         self._socket.settimeout(0)
         try:
             return self._socket.recv(1, socket.MSG_PEEK) == b""
@@ -41,7 +41,7 @@ class LineSocket:
         self._socket.sendall(line)
 
     def read(self, deadline: float | None) -> bytes:
-        """The next line, without its newline. Raises an OSError when there will be none; None waits for ever."""
+        """The next line, without its newline. Raises OSError when the connection ends; a deadline of None waits forever."""
         searched = 0
         while (end := self._unread.find(b"\n", searched)) < 0:
             searched = len(self._unread)

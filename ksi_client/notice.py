@@ -1,4 +1,4 @@
-"""The record of something that has happened, as subscribers receive it."""
+"""A notice, as subscribers receive it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,7 +20,7 @@ class Notice:
 
     @classmethod
     def from_wire(cls, record: Mapping[str, Any]) -> "Notice":
-        """Take the fields known here; what a newer daemon adds is left aside."""
+        """Read the known fields; fields that a newer daemon adds are ignored."""
         known = {name: record[name] for name in cls.__slots__ if name in record}
         return cls(**known)
 

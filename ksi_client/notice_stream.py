@@ -16,8 +16,8 @@ from ksi_client.protocol import Answer, Dropped, backoff_s, decode_line, encode_
 class NoticeStream:
     """An endless async iterator of notices.
 
-    `dropped` counts the notices the daemon could not keep for this reader; `reconnects` counts the gaps in which
-    nobody counted. Nothing is read ahead: a slow reader is the daemon's to see.
+    `dropped` counts the notices the daemon dropped for this reader; `reconnects` counts the reconnects, during which
+    missed notices are not counted. Nothing is read ahead, so that the daemon can detect a slow reader.
     """
 
     def __init__(
@@ -27,8 +27,8 @@ class NoticeStream:
         *,
         timeout_s: float,
         reconnect: bool,
-        tell: Callable[[str], None] | None,
-        opened: "set[NoticeStream]",
+        on_status: Callable[[str], None] | None,
+        registry: "set[NoticeStream]",
     ) -> None:
         self.patterns = patterns
         self.dropped = 0
@@ -36,9 +36,9 @@ class NoticeStream:
         self._path = socket_path
         self._timeout_s = timeout_s
         self._reconnect = reconnect
-        self._tell = tell or (lambda _: None)
-        self._opened = opened
-        self._early: deque[Notice] = deque()
+        self._on_status = on_status or (lambda _: None)
+        self._registry = registry
+        self._pending: deque[Notice] = deque()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._closed = False
 
@@ -56,8 +56,8 @@ class NoticeStream:
 
     async def __anext__(self) -> Notice:
         while not self._closed:
-            if self._early:
-                return self._early.popleft()
+            if self._pending:
+                return self._pending.popleft()
             if self._streams is None:
                 await self._subscribe()
                 continue
@@ -74,20 +74,20 @@ class NoticeStream:
     async def close(self) -> None:
         """End the subscription; iteration ends."""
         self._closed = True
-        self._opened.discard(self)
-        await self._hang_up()
+        self._registry.discard(self)
+        await self._disconnect()
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         streams, self._streams = self._streams, None
         if streams is not None:
             await close_writer(streams[1])
 
     def _take(self, message: Answer | Notice | Dropped) -> None:
         if isinstance(message, Notice):
-            self._early.append(message)
+            self._pending.append(message)
         elif isinstance(message, Dropped):
             self.dropped += message.notices
-            self._tell(f"{message.notices} notices dropped: this reader is too slow ({self.dropped} in all)")
+            self._on_status(f"{message.notices} notices dropped: this reader is too slow ({self.dropped} in all)")
 
     async def _subscribe(self) -> None:
         try:
@@ -104,10 +104,10 @@ class NoticeStream:
             writer.close()
             raise
         self._streams = (reader, writer)
-        self._opened.add(self)
+        self._registry.add(self)
 
     async def _confirm(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Ask for the subscription and wait until it holds. Notices may come before the answer; they are kept."""
+        """Send the subscription and wait until it is active. Notices may arrive before the answer; they are kept."""
         writer.write(
             encode_request(
                 "message:subscribe", {"patterns": list(self.patterns)}, request_id=0, timeout_s=self._timeout_s
@@ -122,27 +122,27 @@ class NoticeStream:
         raise ConnectionLost("the daemon closed the connection while subscribing", hint="ksi status")
 
     async def _subscribe_again(self) -> None:
-        await self._hang_up()
+        await self._disconnect()
         if not self._reconnect:
             raise ConnectionLost("the connection for notices ended", hint="ksi status")
-        self._tell("connection lost, waiting for the daemon")
+        self._on_status("connection lost, waiting for the daemon")
         attempt = 0
         while not self._closed:
             try:
                 await self._subscribe()
             except KsiError as error:
-                if not _may_pass(error):
+                if not _is_temporary(error):
                     raise
                 await asyncio.sleep(backoff_s(attempt))
                 attempt += 1
             else:
                 self.reconnects += 1
-                self._tell("connected again; notices in between are missed")
+                self._on_status("connected again; notices in between are missed")
                 return
 
 
-def _may_pass(error: KsiError) -> bool:
-    """Whether waiting can help: the daemon is away or starting, as opposed to refusing us."""
+def _is_temporary(error: KsiError) -> bool:
+    """Whether a retry can help: the daemon is stopped or starting, as opposed to refusing the subscription."""
     return error.code in {
         "unreachable",
         "unavailable",

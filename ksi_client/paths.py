@@ -1,4 +1,4 @@
-"""Where a daemon keeps its things: the var folder, the socket, the lock, the logs. Reads nothing of them."""
+"""The paths of a daemon's files: the var folder, the socket, the lock, the logs. Does not read them."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def socket_file(var: Path | None = None) -> Path:
 
 
 def lock_file(var: Path) -> Path:
-    """The file a living daemon holds locked; its pid stands in it."""
+    """The file that a running daemon holds locked; it contains the pid."""
     return var / "run" / "ksi.lock"
 
 
@@ -34,7 +34,7 @@ def output_file(var: Path) -> Path:
 
 
 def audit_file(var: Path) -> Path:
-    """The audit's copy for people, one JSON object a line; the daemon rotates it."""
+    """The audit's readable copy, one JSON object a line; the daemon rotates it."""
     return var / "log" / "audit.jsonl"
 
 
@@ -42,8 +42,8 @@ def audit_file(var: Path) -> Path:
 def connectable(path: Path) -> Iterator[str]:
     """An address for `connect` that stays within the kernel's limit, however long the path is.
 
-    The kernel takes 107 bytes. A longer path is reached through a descriptor of its folder, which is the
-    one way that changes nothing for the rest of the process (`chdir` would).
+    The kernel takes 107 bytes. A longer path is reached through a descriptor of its folder, because
+    `chdir` would affect the rest of the process.
     """
     if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT_BYTES:
         yield str(path)

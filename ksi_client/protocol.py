@@ -1,4 +1,4 @@
-"""The operator socket's lines: one JSON object each way. Shared by both clients; knows nothing of sockets."""
+"""The operator socket's lines: one JSON object each way. Shared by both clients; does no I/O."""
 
 import json
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from ksi_client.notice import Notice
 
 LINE_LIMIT_BYTES = 1_000_000
-RECEIVE_LIMIT_BYTES = 16_000_000  # more lenient than what we send: a newer daemon may answer longer
-GRACE_S = 0.5  # the daemon enforces the deadline; we wait this much longer for it to say so
+RECEIVE_LIMIT_BYTES = 16_000_000  # larger than the limit for requests: a newer daemon may send longer answers
+GRACE_S = 0.5  # the daemon enforces the deadline; the client waits this much longer for its answer
 
 
 class Answer(NamedTuple):
-    """What came back for one request: its data, or the error it failed with."""
+    """The answer to one request: its data, or the error it failed with."""
 
     id: Any
     data: Any
@@ -44,7 +44,7 @@ def encode_request(
     as_agent: str | None = None,
     token: str | None = None,
 ) -> bytes:
-    """One request as a line, refused here when the daemon would refuse to read it."""
+    """Encode a request as one line. Raises Invalid or TooLarge for a line that the daemon would refuse."""
     request: dict[str, Any] = {"event": event, "data": dict(data or {}), "id": request_id, "timeout_s": timeout_s}
     if correlation_id is not None:
         request["correlation_id"] = correlation_id
@@ -65,16 +65,16 @@ def encode_request(
 
 
 def decode_line(line: bytes) -> "Answer | Notice | Dropped":
-    """One line of the daemon, as what it is."""
+    """Decode one line from the daemon."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise Internal(f"the daemon sent a line that is not JSON: {line[:80]!r}") from error
     match message:
-        case {"notice": dict(record)}:
-            from ksi_client.notice import Notice  # here, because dataclasses cost a plain send 10 ms
+        case {"notice": dict(fields)}:
+            from ksi_client.notice import Notice  # late, because dataclasses cost a plain send 10 ms
 
-            return Notice.from_wire(record)
+            return Notice.from_wire(fields)
         case {"dropped": int(notices)}:
             return Dropped(notices)
         case {"ok": True}:

@@ -1,6 +1,6 @@
 """The blocking client, on a plain socket and the standard library only: what `ksi send` uses to start fast.
 
-One thread at a time, one request in flight. `ksi_client.client` is the one for many.
+For one thread at a time, with one request in flight. For concurrent requests use `ksi_client.client`.
 """
 
 import time
@@ -18,7 +18,7 @@ from ksi_client.protocol import GRACE_S, Answer, Dropped, backoff_s, decode_line
 if TYPE_CHECKING:
     from ksi_client.notice import Notice
 
-RECONNECT_PATIENCE_S = 10.0
+RECONNECT_LIMIT_S = 10.0
 
 
 class SyncClient:
@@ -45,7 +45,7 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection. A later `send` opens a new one."""
+        """Close the connection. A later `send` opens a new one."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -65,7 +65,7 @@ class SyncClient:
         A request that the daemon cannot have read whole is sent again after a reconnect. One that was sent and not
         answered raises ConnectionLost: it may have run.
 
-        `as_agent` puts the operator in an agent's shoes, `token` makes the call that of the token's agent.
+        `as_agent` makes the operator impersonate an agent, `token` makes the call on behalf of the token's agent.
         """
         wait_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + wait_s + GRACE_S
@@ -80,7 +80,7 @@ class SyncClient:
             token=token,
         )
         try:
-            line = self._written(request, deadline)
+            line = self._send_line(request, deadline)
             while True:
                 message = decode_line(line.read(deadline))
                 if isinstance(message, Answer) and message.id in (request_id, None):
@@ -94,37 +94,37 @@ class SyncClient:
                 f"the connection ended before {event} was answered; it may have run", hint="ksi status"
             ) from error
 
-    def subscribe(self, *patterns: str, tell: Callable[[str], None] | None = None) -> "SyncNotices":
-        """The notices that match, as they happen, on a connection of their own. Subscribed when this returns.
+    def subscribe(self, *patterns: str, on_status: Callable[[str], None] | None = None) -> "SyncNotices":
+        """The notices that match the patterns, as they happen, on a separate connection. Subscribed when this returns.
 
-        `tell` hears in words what a reader should know: notices dropped, connection lost, connection back.
+        `on_status` receives status messages for people: notices dropped, connection lost, connected again.
         """
-        return SyncNotices(self, patterns or ("*",), tell or (lambda _: None))
+        return SyncNotices(self, patterns or ("*",), on_status or (lambda _: None))
 
-    def connect(self, deadline: float, *, patience_s: float = 0) -> LineSocket:
-        """A new connection. Tries again with growing pauses while patience lasts."""
-        give_up = min(deadline, time.monotonic() + patience_s)
+    def connect(self, deadline: float, *, retry_s: float = 0) -> LineSocket:
+        """A new connection. Retries with growing pauses for up to `retry_s`."""
+        retry_until = min(deadline, time.monotonic() + retry_s)
         for attempt in count():
             try:
                 return LineSocket(self.socket_path)
             except OSError as error:
                 pause_s = backoff_s(attempt)
-                if time.monotonic() + pause_s > give_up:
+                if time.monotonic() + pause_s > retry_until:
                     raise unreachable(self.socket_path, error) from error
                 time.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    def _written(self, request: bytes, deadline: float) -> LineSocket:
-        """The connection on which the whole request was handed to the kernel.
+    def _send_line(self, request: bytes, deadline: float) -> LineSocket:
+        """Write the whole request; returns the connection it was written to.
 
-        The newline comes last: when writing fails the daemon has not got the whole line and cannot have run it,
+        The newline comes last: when writing fails, the daemon has not received the whole line and cannot have run it,
         so sending it again is safe.
         """
         while True:
             if self._line is None or self._line.ended():
                 self.close()
-                patience_s = RECONNECT_PATIENCE_S if self._was_connected and self.reconnect else 0
-                self._line = self.connect(deadline, patience_s=patience_s)
+                retry_s = RECONNECT_LIMIT_S if self._was_connected and self.reconnect else 0
+                self._line = self.connect(deadline, retry_s=retry_s)
                 self._was_connected = True
             try:
                 self._line.write(request, deadline)
@@ -140,14 +140,14 @@ class SyncClient:
 class SyncNotices:
     """An endless iterator of notices; `dropped` counts those missed, `reconnects` the gaps. Close it when done."""
 
-    def __init__(self, client: SyncClient, patterns: tuple[str, ...], tell: Callable[[str], None]) -> None:
+    def __init__(self, client: SyncClient, patterns: tuple[str, ...], on_status: Callable[[str], None]) -> None:
         self.patterns = patterns
         self.dropped = 0
         self.reconnects = 0
         self._client = client
-        self._tell = tell
-        self._early: list[Notice] = []
-        self._line = self._subscribed(patience_s=0)
+        self._on_status = on_status
+        self._pending: list[Notice] = []
+        self._line = self._subscribed(retry_s=0)
 
     def __enter__(self) -> Self:
         return self
@@ -163,38 +163,38 @@ class SyncNotices:
 
     def __iter__(self) -> "Iterator[Notice]":
         while True:
-            while self._early:
-                yield self._early.pop(0)
+            while self._pending:
+                yield self._pending.pop(0)
             try:
                 message = decode_line(self._line.read(None))
             except OSError:
-                self._again()
+                self._resubscribe()
                 continue
             self._take(message)
 
     def _take(self, message: "Answer | Notice | Dropped") -> None:
         if isinstance(message, Dropped):
             self.dropped += message.notices
-            self._tell(f"{message.notices} notices dropped: this reader is too slow ({self.dropped} in all)")
+            self._on_status(f"{message.notices} notices dropped: this reader is too slow ({self.dropped} in all)")
         elif not isinstance(message, Answer):
-            self._early.append(message)
+            self._pending.append(message)
 
-    def _again(self) -> None:
-        """Subscribe anew after the connection ended. What happened in between is missed, and said to be."""
+    def _resubscribe(self) -> None:
+        """Subscribe again after the connection ended. Notices sent in between are missed, which is reported."""
         self._line.close()
         if not self._client.reconnect:
             raise ConnectionLost("the connection for notices ended", hint="ksi status")
-        self._tell("connection lost, waiting for the daemon")
-        self._line = self._subscribed(patience_s=float("inf"))
+        self._on_status("connection lost, waiting for the daemon")
+        self._line = self._subscribed(retry_s=float("inf"))
         self.reconnects += 1
-        self._tell("connected again; notices in between are missed")
+        self._on_status("connected again; notices in between are missed")
 
-    def _subscribed(self, *, patience_s: float) -> LineSocket:
+    def _subscribed(self, *, retry_s: float) -> LineSocket:
         request = encode_request(
             "message:subscribe", {"patterns": list(self.patterns)}, request_id=0, timeout_s=self._client.timeout_s
         )
         while True:
-            line = self._client.connect(float("inf"), patience_s=patience_s)
+            line = self._client.connect(float("inf"), retry_s=retry_s)
             deadline = time.monotonic() + self._client.timeout_s + GRACE_S
             try:
                 line.write(request, deadline)
@@ -206,7 +206,7 @@ class SyncNotices:
                     self._take(message)
             except OSError as error:
                 line.close()
-                if not patience_s:
+                if not retry_s:
                     raise Unreachable("the daemon ended the connection while subscribing", hint="ksi status") from error
                 time.sleep(backoff_s(3))
             except BaseException:

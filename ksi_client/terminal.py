@@ -1,4 +1,4 @@
-"""The one gate between foreign text and a terminal: what could move the cursor, hide or reorder text becomes visible.
+"""Makes untrusted text safe to print: characters that could move the cursor, hide or reorder text are escaped.
 
 Every string that comes from a daemon, a plugin, a file or an agent passes `visible` (or `json_text`) before printing.
 """
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 
 # Controls, format characters (bidi, zero-width), line and paragraph separators, private use, surrogates.
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Zl", "Zp", "Co", "Cs"})
-# Letters and marks by category, and yet nothing is drawn: they could hide in a name.
+# Letters and marks by category that are not drawn: they could hide in a name.
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 
 
 def visible(text: str, *, multiline: bool = False) -> str:
     """The text with every unsafe character shown as an escape such as `\\x1b` or `\\u202e`.
 
-    `multiline` leaves newlines and tabs alone, for text that is meant to have lines.
+    `multiline` keeps newlines and tabs, for text of several lines.
     """
     if _is_safe(text):
         return text
@@ -32,7 +32,7 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators)
     if _is_safe(text):
         return text
-    # Unsafe characters occur inside JSON strings only, where a \u escape means the same; newlines are our indentation.
+    # Unsafe characters occur inside JSON strings only, where a \u escape means the same; newlines are the indentation.
     return "".join(
         character if character == "\n" or not _unsafe(character) else "".join(_json_escapes(character))
         for character in text

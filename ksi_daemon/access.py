@@ -1,4 +1,4 @@
-"""The words for rights: what a rule can give and what a call can need."""
+"""The access levels: what a rule can grant and what a call can need."""
 
 from typing import Literal
 

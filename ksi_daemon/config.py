@@ -1,4 +1,4 @@
-"""The daemon's settings: one frozen object, read from `ksi.toml` and then from `KSI_*` variables, and told where each came from."""
+"""The daemon's settings: one frozen object, read from `ksi.toml` and then from `KSI_*` variables, with the source of each value."""
 
 import difflib
 import ipaddress
@@ -25,17 +25,17 @@ class Settings(BaseModel):
 
     var_dir: Path = Field(
         Path("var"),
-        description="Where the hub keeps its files. Only by KSI_VAR_DIR, because the ksi command must find it too.",
+        description="Folder of the daemon's files. Set it only with KSI_VAR_DIR, because the ksi command must find it too.",
     )
     host: str = Field("127.0.0.1", description="Address of the HTTP listener; loopback only.")
     port: int = Field(
-        8080, ge=0, le=65535, description="Port of the HTTP listener; 0 takes any free one and keeps it over restarts."
+        8080, ge=0, le=65535, description="Port of the HTTP listener; 0 takes any free port and keeps it over restarts."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="How much is logged; debug adds the detail of every call and notice."
+        "info", description="Log level; debug adds the details of every call and notice."
     )
     plugin_dirs: tuple[Path, ...] = Field(
-        (), description="More folders to look for plugins in, beside the shipped ones."
+        (), description="More folders to search for plugins, besides the shipped ones."
     )
     plugins_disabled: tuple[str, ...] = Field((), description="Plugins that are found but not started.")
     call_timeout_s: float = Field(30.0, gt=0, le=3600, description="Deadline of a call whose handler declares none.")
@@ -55,12 +55,12 @@ class Settings(BaseModel):
         "on", description="Whether agents' rates are limited; off is for load tests."
     )
     expose_error_details: bool = Field(
-        False, description="Put a broken handler's own error text into the answer, not only into the log."
+        False, description="Put the error text of a failed handler into the answer, not only into the log."
     )
 
     @field_validator("port", "call_timeout_s", "result_limit_bytes", "notice_inbox", "monitor_events", mode="before")
     @classmethod
-    def _is_no_boolean(cls, value: object) -> object:
+    def _is_not_boolean(cls, value: object) -> object:
         if isinstance(value, bool):
             raise ValueError("must be a number")
         return value
@@ -73,12 +73,12 @@ class Settings(BaseModel):
         except ValueError:
             loopback = False
         if not loopback:
-            raise ValueError("must be a loopback address such as 127.0.0.1 or ::1: the hub serves this machine only")
+            raise ValueError("must be a loopback address such as 127.0.0.1 or ::1: the daemon serves this machine only")
         return host
 
 
 class SettingsRead(msgspec.Struct, frozen=True):
-    """Settings with their story: which file was looked at, where each value came from, what looked odd."""
+    """Settings with the file they were read from, the source of each value, and warnings."""
 
     settings: Settings
     config_file: Path
@@ -86,7 +86,7 @@ class SettingsRead(msgspec.Struct, frozen=True):
     warnings: list[str]
 
     def keeping(self, names: Iterable[str], old: Settings) -> "SettingsRead":
-        """The same, but with the old values of these settings: what is in force until a restart."""
+        """A copy with the old values of these settings, which stay in effect until a restart."""
         kept = {name: getattr(old, name) for name in names}
         return msgspec.structs.replace(self, settings=self.settings.model_copy(update=kept))
 
@@ -118,7 +118,7 @@ class SettingsRead(msgspec.Struct, frozen=True):
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> SettingsRead:
-    """Read the file, then the environment over it. Raises `BadSettings` that names every problem at once."""
+    """Read the file, then the environment over it. Raises `BadSettings` with all problems at once."""
     environ = os.environ if environ is None else environ
     config_file = Path(environ.get("KSI_CONFIG") or "ksi.toml").absolute()
     from_file, problems = _from_file(config_file)
@@ -171,10 +171,10 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
         if not variable.startswith("KSI_") or variable in NOT_SETTINGS:
             continue
         if name not in Settings.model_fields:
-            warnings.append(f"the variable {variable} is ignored: it is no setting{_nearest(name, 'KSI_')}")
+            warnings.append(f"the variable {variable} is ignored: it is not a known setting{_nearest(name, 'KSI_')}")
         elif name in ("plugin_dirs", "plugins_disabled"):
             values[name] = [part for part in text.replace(os.pathsep, ",").split(",") if part]
-        elif text == "" and name != "var_dir":  # which, empty, means the default to the command too
+        elif text == "" and name != "var_dir":  # an empty KSI_VAR_DIR means the default, as in the command
             problems.append(f"{variable} is empty: give it a value or unset it")
         elif text == "":
             continue
@@ -186,14 +186,14 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
 def _nearest(name: str, prefix: str = "") -> str:
     close = difflib.get_close_matches(name, Settings.model_fields, n=1)
     if not close:
-        return "; `ksi config show` lists them all"
+        return "; `ksi config show` lists all settings"
     return f"; did you mean {prefix + (close[0].upper() if prefix else close[0])!r}?"
 
 
 def _problem(sources: Mapping[str, str], detail: Any) -> str:
     name = str(detail["loc"][0])
-    said = detail["msg"].removeprefix("Value error, ")
-    return f"{name} = {_shown(detail['input'])} (from {sources.get(name, 'default')}): {said}"
+    problem = detail["msg"].removeprefix("Value error, ")
+    return f"{name} = {_shown(detail['input'])} (from {sources.get(name, 'default')}): {problem}"
 
 
 def _shown(value: Any) -> str:

@@ -1,27 +1,27 @@
-"""Every way a call can fail, and every way a start can.
+"""The errors of calls, and the errors of a start.
 
     KsiError                      code word         status
-    ├── Invalid                   invalid           400   what was sent does not fit; every bad field named
-    ├── Unauthenticated           unauthenticated   401   nobody knows who is calling
+    ├── Invalid                   invalid           400   the request is not valid; every invalid field is named
+    ├── Unauthenticated           unauthenticated   401   the caller is unknown
     ├── Forbidden                 forbidden         403   the caller may not do this
-    ├── ApprovalRequired          approval_required 403   the caller may, but a person must say yes first
-    ├── UnknownEvent              unknown_event     404   nobody owns this event
-    ├── NotFound                  not_found         404   the event is known, the thing it asks for is not
-    ├── Conflict                  conflict          409   it exists already, or the present state forbids it
+    ├── ApprovalRequired          approval_required 403   the caller may, but a person must approve it first
+    ├── UnknownEvent              unknown_event     404   no plugin handles this event
+    ├── NotFound                  not_found         404   the event exists, the requested item does not
+    ├── Conflict                  conflict          409   it already exists, or the current state forbids it
     ├── TooLarge                  too_large         413   more bytes than the limit
-    ├── TooMany                   too_many          429   more calls than the limit; says when to come back
-    ├── Cancelled                 cancelled         499   the caller went away or the daemon stopped
-    ├── Internal                  internal          500   a handler broke; details are in the log, under the call id
+    ├── TooMany                   too_many          429   more calls than the limit; says when to retry
+    ├── Cancelled                 cancelled         499   the caller disconnected or the daemon stopped
+    ├── Internal                  internal          500   a handler failed; details are in the log, under the call id
     ├── Unavailable               unavailable       503   the daemon is stopping, or a part of it is down
-    │   └── CircuitOpen              circuit_open         503   one part failed too often and rests; says when to come back
-    ├── AuditUnavailable          audit_unavailable 503   the record of calls cannot be written, so nothing is served
+    │   └── CircuitOpen           circuit_open      503   the circuit breaker is open; says when to retry
+    ├── AuditUnavailable          audit_unavailable 503   the audit cannot be written, so calls are refused
     ├── TimedOut                  timed_out         504   the deadline passed
     └── TooDeep                   too_deep          508   calls and notices nested past the limit: a loop
 
     StartError                    exit code
     ├── BadData                   65                a database is corrupt, cut, empty or newer than this program
     ├── AlreadyRunning            75                another daemon holds this var/
-    └── BadSettings               78                the settings, or the mode of var/, must be mended first
+    └── BadSettings               78                the settings, or the mode of var/, must be fixed first
 
 A message says what happened and why; the hint says what to do next. Neither may hold a secret.
 """
@@ -33,24 +33,24 @@ MESSAGE_LIMIT = 2_000
 FIELDS_LIMIT = 50
 
 
-def bounded(said: object) -> str:
-    """A message no longer than anyone would read; a cut is marked. Text that no encoding can carry is shown escaped."""
-    text = str(said).encode("utf-8", "backslashreplace").decode()
+def bounded(message: object) -> str:
+    """A message of limited length; a cut is marked. Characters that cannot be encoded are escaped."""
+    text = str(message).encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}… (cut from {len(text):,} characters)"
 
 
-def _text(said: object) -> str:
-    """Plugins raise these errors too, with whatever they please for a message."""
-    if isinstance(said, str):
-        return said
+def _text(message: object) -> str:
+    """Plugins raise these errors too, with any object as the message."""
+    if isinstance(message, str):
+        return message
     try:
-        return str(said)
+        return str(message)
     except Exception:  # noqa: BLE001 - even its __str__ may fail
-        return f"a {type(said).__name__} that cannot be shown"
+        return f"a {type(message).__name__} that cannot be shown"
 
 
 class KsiError(Exception):
-    """A failed call. Handlers raise its children; the router turns anything else into `Internal`."""
+    """A failed call. Handlers raise its subclasses; the router turns anything else into `Internal`."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
@@ -61,11 +61,11 @@ class KsiError(Exception):
         self.hint = None if hint is None else _text(hint)
 
     def facts(self) -> dict[str, Any]:
-        """What this kind of failure tells beyond its message."""
+        """The fields of this error besides code, message and hint."""
         return {}
 
     def as_dict(self) -> dict[str, Any]:
-        """The form every transport shows: code word, message, and hint and facts where there are any."""
+        """The form that every transport sends: code, message, and hint and further fields if set."""
         body: dict[str, Any] = {"code": self.code, "message": bounded(self.message)}
         if self.hint:
             body["hint"] = bounded(self.hint)
@@ -73,7 +73,7 @@ class KsiError(Exception):
 
 
 class Invalid(KsiError):
-    """What was sent does not fit; `fields` names every bad one at once."""
+    """The request is not valid; `fields` names every invalid field at once."""
 
     code = "invalid"
     status = 400
@@ -87,14 +87,14 @@ class Invalid(KsiError):
 
 
 class Unauthenticated(KsiError):
-    """Nobody knows who is calling."""
+    """The caller is unknown: no valid credential was sent."""
 
     code = "unauthenticated"
     status = 401
 
 
 class ApprovalRequired(KsiError):
-    """The caller may do this, but a person must say yes first."""
+    """The caller may do this, but a person must approve it first."""
 
     code = "approval_required"
     status = 403
@@ -108,21 +108,21 @@ class Forbidden(KsiError):
 
 
 class UnknownEvent(KsiError):
-    """Nobody owns this event."""
+    """No plugin handles this event."""
 
     code = "unknown_event"
     status = 404
 
 
 class NotFound(KsiError):
-    """The event is known, the thing it asks for is not."""
+    """The event exists, the requested item does not."""
 
     code = "not_found"
     status = 404
 
 
 class Conflict(KsiError):
-    """It exists already, or the present state forbids it."""
+    """It already exists, or the current state forbids it."""
 
     code = "conflict"
     status = 409
@@ -136,7 +136,7 @@ class TooLarge(KsiError):
 
 
 class TooMany(KsiError):
-    """More calls than the limit; `retry_after_s` says when to come back."""
+    """More calls than the limit; retry after `retry_after_s`."""
 
     code = "too_many"
     status = 429
@@ -150,14 +150,14 @@ class TooMany(KsiError):
 
 
 class Cancelled(KsiError):
-    """The caller went away or the daemon stopped before the answer was there."""
+    """The caller disconnected or the daemon stopped before the call was answered."""
 
     code = "cancelled"
     status = 499
 
 
 class Internal(KsiError):
-    """A handler broke; the log has the details under `call_id`."""
+    """A handler failed; the log has the details under `call_id`."""
 
     code = "internal"
     status = 500
@@ -178,7 +178,7 @@ class Unavailable(KsiError):
 
 
 class CircuitOpen(Unavailable):
-    """One part failed too often and is left alone for a while; `retry_after_s` says when to come back."""
+    """The circuit breaker is open after too many failures; retry after `retry_after_s`."""
 
     code = "circuit_open"
 
@@ -191,7 +191,7 @@ class CircuitOpen(Unavailable):
 
 
 class AuditUnavailable(KsiError):
-    """The audit cannot be written, so nothing is served until it can."""
+    """The audit cannot be written, so calls are refused until it can."""
 
     code = "audit_unavailable"
     status = 503
@@ -212,13 +212,13 @@ class TooDeep(KsiError):
 
 
 class StartError(Exception):
-    """The daemon cannot start; the message tells the operator what to do, the exit code tells scripts."""
+    """The daemon cannot start; the message says what to do, the exit code is for scripts."""
 
     exit_code: ClassVar[int] = 1
 
 
 class BadData(StartError):
-    """A database is corrupt, cut, empty where it should not be, or newer than this program."""
+    """A database is corrupt, cut, unexpectedly empty, or newer than this program."""
 
     exit_code = 65
 
@@ -230,6 +230,6 @@ class AlreadyRunning(StartError):
 
 
 class BadSettings(StartError):
-    """The settings, or the mode of var/, must be mended first."""
+    """The settings, or the mode of var/, must be fixed first."""
 
     exit_code = 78

@@ -1,4 +1,4 @@
-"""Ids that sort by time and never meet; the grammar of event names, patterns and tool names."""
+"""Unique ids that sort by time; the syntax of event names, patterns and tool names."""
 
 import itertools
 import random
@@ -34,5 +34,5 @@ def namespace_of(event: str) -> str:
 
 
 def matches(pattern: str, event: str) -> bool:
-    """Whether a pattern (`*`, `agent:*`, `agent:spawned`) takes in an event."""
+    """Whether a pattern (`*`, `agent:*`, `agent:spawned`) matches an event."""
     return pattern in ("*", event) or (pattern.endswith(":*") and event.startswith(pattern[:-1]))

@@ -1,4 +1,4 @@
-"""What has happened, as a plain record: it goes to any number of subscribers and has no answer."""
+"""A notice: says what has happened, has any number of subscribers and no answer."""
 
 import time
 from datetime import UTC, datetime
@@ -28,11 +28,11 @@ class Notice(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> Any:
-        """A fresh copy of its data."""
+        """A fresh copy of the data."""
         return msgspec.json.decode(self.raw)
 
     def without_data(self) -> "Notice":
-        """The same with its size alone, for memories that must stay small."""
+        """A copy without the data, to save memory."""
         return msgspec.structs.replace(self, raw=msgspec.Raw(b"null"))
 
     def as_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def iso_time(time_s: float) -> str:
 
 
 def iso_time_if(time_s: float | None) -> str | None:
-    """The same for a moment that may not be there."""
+    """The same for an optional time."""
     return None if time_s is None else iso_time(time_s)
 
 

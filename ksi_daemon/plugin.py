@@ -1,7 +1,7 @@
 """The plugin API: everything that a plugin may import from the daemon.
 
 A plugin is a folder with an `__init__.py` that makes one `plugin` object, typed params and results, and async handlers:
-see docs/plugins.md. Finding, checking and starting plugins is the loader's business.
+see docs/plugins.md. The loader finds, checks and starts plugins.
 """
 
 import inspect
@@ -50,7 +50,7 @@ Capability = TypeVar("Capability")
 
 
 class Home:
-    """What a running plugin has: its folder, its database, its log and the capabilities it was given."""
+    """The resources of a running plugin: its folder, its database, its log and its capabilities."""
 
     __slots__ = ("_capabilities", "_database", "announces", "folder", "log", "plugin")
 
@@ -73,7 +73,7 @@ class Home:
 
     @property
     def database(self) -> Database:
-        """The plugin's own SQLite database; it exists when the plugin declares migrations."""
+        """The plugin's own SQLite database; available if the plugin declares migrations."""
         if self._database is None:
             raise Unavailable(
                 f"the plugin {self.plugin!r} has no database", hint="declare its tables: Plugin(…, migrations=[…])"
@@ -90,7 +90,7 @@ class Home:
 
 
 class Hub(Protocol):
-    """The router, as far as a context needs it."""
+    """The part of the router that a context uses."""
 
     async def call(
         self,
@@ -106,7 +106,7 @@ class Hub(Protocol):
 
 
 class Context(msgspec.Struct, eq=False):
-    """Who calls, on whose behalf, as part of what; and the way to the rest of the hub, with the caller's rights."""
+    """The context of one call: its caller, ids and plugin, and methods to call other events with the caller's rights."""
 
     home: Home
     hub: Hub
@@ -134,7 +134,7 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def log(self) -> FilteringBoundLogger:
-        """A logger that already knows the plugin; add facts as keywords."""
+        """A logger bound to the plugin and the call; add fields as keywords."""
         return self.home.log.bind(call_id=self.call_id, correlation_id=self.correlation_id)
 
     def capability(self, kind: type[Capability]) -> Capability:
@@ -149,7 +149,7 @@ class Context(msgspec.Struct, eq=False):
         return msgspec.json.decode(answer)
 
     def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
-        """Say that something has happened. Never waits; only notices that this plugin declared."""
+        """Send a notice. Never waits; only notices that this plugin declared."""
         return self.hub.notify(event, dict(data or {}), principal=self.principal, parent=self)
 
 
@@ -159,11 +159,13 @@ Lifespan = Callable[[Home], AbstractAsyncContextManager[None]]
 
 
 class Plugin:
-    """One plugin: what it answers, hears, announces, needs and keeps."""
+    """One plugin: its handlers, listeners, notices, capabilities and migrations."""
 
     def __init__(self, name: str, *, uses: Sequence[type] = (), migrations: Sequence[str] = ()) -> None:
         if not PLUGIN_NAME.fullmatch(name):
-            raise PluginRefused(f"{name!r} is no plugin name: lower-case letters, digits and underscores, at most 32")
+            raise PluginRefused(
+                f"{name!r} is not a valid plugin name: use lower-case letters, digits and underscores, at most 32"
+            )
         self.name = name
         self.uses = tuple(uses)
         self.migrations = tuple(migrations)
@@ -183,10 +185,10 @@ class Plugin:
         needs: Sequence[tuple[str, Need]] = (),
         cost: float = 1.0,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
-        """Own an event.
+        """Register the handler of an event.
 
         `reads=True` promises that it changes nothing. `uses` names capabilities that only it needs; `needs` what a caller must
-        hold beyond the event itself, such as ("knowledge/maintainer", "execute"); `cost` how many calls one counts as.
+        hold in addition to the event itself, such as ("knowledge/maintainer", "execute"); `cost` how many calls one counts as.
         """
 
         def register(function: HandlerFunction) -> HandlerFunction:
@@ -208,9 +210,11 @@ class Plugin:
         return register
 
     def on(self, pattern: str) -> Callable[[Listener], Listener]:
-        """Hear notices: `agent:terminated`, `agent:*` or `*`."""
+        """Register a listener for notices: `agent:terminated`, `agent:*` or `*`."""
         if not PATTERN.fullmatch(pattern):
-            raise PluginRefused(f"{self.name}: {pattern!r} is no pattern; use a notice's name, namespace:* or *")
+            raise PluginRefused(
+                f"{self.name}: {pattern!r} is not a valid pattern; use a notice's name, namespace:* or *"
+            )
 
         def register(function: Listener) -> Listener:
             if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
@@ -225,13 +229,13 @@ class Plugin:
     def announces(self, event: str, meaning: str) -> None:
         """Declare a notice of this plugin and what it means."""
         if not EVENT_NAME.fullmatch(event) or not event.startswith(self.name + ":"):
-            raise PluginRefused(f"{self.name}: {event!r} is no name for a notice of this plugin; use {self.name}:…")
+            raise PluginRefused(f"{self.name}: {event!r} is not a valid notice name for this plugin; use {self.name}:…")
         if event in self.notices or event in self.handlers:
             raise PluginRefused(f"{self.name}: {event!r} is declared twice")
         self.notices[event] = meaning
 
     def lifespan(self, function: Callable[[Home], AbstractAsyncContextManager[None]]) -> Lifespan:
-        """What must be opened before the first call and closed after the last: an async context manager over the home."""
+        """Register an async context manager over the home, entered before the first call and left after the last."""
         if self.lifespan_function is not None:
             raise PluginRefused(f"{self.name} has two lifespans")
         self.lifespan_function = function

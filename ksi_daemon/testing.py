@@ -1,6 +1,6 @@
-"""A hub inside a test: the real router, store and core events in a folder of its own, with one plugin to try and no transports.
+"""A daemon inside a test: the real router, storage and core events in a temporary folder, with the plugins to test and no transports.
 
-For plugin authors; docs/plugins.md shows it at work.
+For plugin authors; docs/plugins.md has an example.
 """
 
 import tempfile
@@ -23,9 +23,9 @@ from ksi_daemon.routing.bus import Mailbox
 
 
 class TestHub:
-    """What a test talks to."""
+    """The daemon as a test uses it."""
 
-    __test__ = False  # it is no test, whatever its name says to pytest
+    __test__ = False  # not a test class, although pytest would take it for one by its name
 
     def __init__(self, hub: Hub, mailbox: Mailbox) -> None:
         self.hub = hub
@@ -36,7 +36,7 @@ class TestHub:
         """Send an event as the operator; returns its result as plain data, or raises its error."""
         return msgspec.json.decode(await self.hub.router.call(event, data, principal=self._principal))
 
-    def hear(self, *patterns: str) -> None:
+    def subscribe(self, *patterns: str) -> None:
         """Keep the notices that match from now on, for `next_notice`."""
         self._mailbox.subscribe(patterns)
 
@@ -48,7 +48,7 @@ class TestHub:
 
 @asynccontextmanager
 async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[TestHub]:
-    """A hub with these plugins (folders or objects) and settings. A plugin that breaks a rule of the plugin API fails here."""
+    """A daemon with these plugins (folders or objects) and settings. Raises if a plugin breaks a rule of the plugin API."""
     with tempfile.TemporaryDirectory(prefix="ksi-test-") as folder:
         var_dir = Path(folder) / "var"
         prepare(var_dir)

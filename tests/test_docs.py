@@ -201,7 +201,7 @@ class TestThePluginOfTheGuide:
         folder = _write_shelf(tmp_path)
         async with running(folder) as hub:
             assert await hub.call("shelf:add", title="Emma") == {"title": "Emma", "lent_to": None}
-            hub.hear("state:changed")
+            hub.subscribe("state:changed")
             assert await hub.call("shelf:lend", title="Emma", to="Ada") == {"title": "Emma", "lent_to": "Ada"}
             assert (await hub.next_notice()).data["key"] == "last_lent"
             kept = await hub.call("state:get", namespace="shelf", key="last_lent")

@@ -258,7 +258,7 @@ def _two_lifespans() -> None:
 
 BROKEN_RULES: dict[str, tuple[Callable[[], object], str]] = {
     "a bad plugin name": (lambda: Plugin("Bad-Name"), "Bad-Name"),
-    "an empty plugin name": (lambda: Plugin(""), "no plugin name"),
+    "an empty plugin name": (lambda: Plugin(""), "not a valid plugin name"),
     "a name too long": (lambda: Plugin("x" * 33), "at most 32"),
     "no event name": (handler("nonsense"), "namespace:verb"),
     "an upper-case event": (handler("sample:Do"), "namespace:verb"),
@@ -292,8 +292,8 @@ BROKEN_RULES: dict[str, tuple[Callable[[], object], str]] = {
     "two handlers of one event": (_twice, "two handlers"),
     "a notice twice": (_notice_twice, "twice"),
     "a notice of another": (lambda: Plugin("sample").announces("system:done", "x"), "sample:"),
-    "a notice that is no name": (lambda: Plugin("sample").announces("sample:*", "x"), "no name"),
-    "a pattern that is none": (lambda: Plugin("sample").on("sample*"), "no pattern"),
+    "a notice that is no name": (lambda: Plugin("sample").announces("sample:*", "x"), "not a valid notice name"),
+    "a pattern that is none": (lambda: Plugin("sample").on("sample*"), "not a valid pattern"),
     "two lifespans": (_two_lifespans, "two lifespans"),
 }
 

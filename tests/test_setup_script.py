@@ -167,7 +167,7 @@ def test_a_moved_checkout_is_set_up_again(machine: Machine) -> None:
     moved = Machine(machine.checkout.rename(machine.checkout.with_name("elsewhere")), machine.tools, machine.log)
     remade = moved.run("setup")
     assert remade.returncode == 0, remade.stderr
-    assert "making it anew" in remade.stderr
+    assert "creating it again" in remade.stderr
     assert moved.installs[-1].endswith(f"--editable {moved.checkout}")
 
 

@@ -1,11 +1,11 @@
-"""`ksi agents`: who may connect, with which profile, and the brake that stops one or all."""
+"""`ksi agents`: add, list, show and remove agents; freeze and unfreeze one or all."""
 
 from typing import Annotated, Any
 
 import typer
 
 from ksi_client.command.complete import complete_agents, complete_profiles
-from ksi_client.command.confirm import asks, confirm
+from ksi_client.command.confirm import can_ask, confirm
 from ksi_client.command.fault import USAGE, Fault
 from ksi_client.command.screen import Screen
 from ksi_client.command.secret import show_secret
@@ -25,14 +25,15 @@ def add_agent(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Its id: letters, digits and . _ -")],
     profile: Annotated[
-        str, typer.Option(help="What it may do: see ksi permissions profiles.", autocompletion=complete_profiles)
+        str, typer.Option(help="Its permissions: see ksi permissions profiles.", autocompletion=complete_profiles)
     ] = "standard",
     parent: Annotated[
-        str | None, typer.Option(help="An agent that this one may never exceed.", autocompletion=complete_agents)
+        str | None,
+        typer.Option(help="Parent agent; the new agent never has more rights than it.", autocompletion=complete_agents),
     ] = None,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
 ) -> None:
-    """Add an agent and make its first token, which is shown this once."""
+    """Add an agent and create its first token, which is shown only once."""
     with SyncClient() as client:
         made = client.send("agent:register", {"agent_id": name, "profile": profile, "parent_id": parent, "note": note})
     show_secret(context.obj, made)
@@ -65,7 +66,7 @@ def list_agents(context: typer.Context) -> None:
         styles={"frozen": "warn", "active": "good"},
     )
     if not found["agents"]:
-        screen.note("no agents yet; ksi agents add NAME makes one")
+        screen.note("no agents yet; add one with: ksi agents add NAME")
 
 
 @app.command("show", cls=Verb)
@@ -77,9 +78,9 @@ def show_agent(context: typer.Context, name: _Name) -> None:
     if screen.json:
         screen.document(agent)
         return
-    facts = {key: agent.get(key) for key in ("agent_id", "profile", "parent_id", "note", "created_by", "children")}
+    fields = {key: agent.get(key) for key in ("agent_id", "profile", "parent_id", "note", "created_by", "children")}
     times = {key: screen.moment(agent[key]) for key in ("created_at", "last_used_at") if agent.get(key)}
-    screen.facts({key: value for key, value in facts.items() if value} | {"state": _state(agent)} | times)
+    screen.facts({key: value for key, value in fields.items() if value} | {"state": _state(agent)} | times)
     if rules := agent.get("rules"):
         screen.line()
         screen.table(
@@ -95,8 +96,8 @@ def show_agent(context: typer.Context, name: _Name) -> None:
         screen.table(
             ("token", "kind", "label", "state"),
             [
-                (one.get("credential_id"), one.get("kind"), one.get("label"), one.get("ended") or "live")
-                for one in credentials
+                (token.get("credential_id"), token.get("kind"), token.get("label"), token.get("ended") or "live")
+                for token in credentials
             ],
             styles={"live": "good"},
         )
@@ -112,14 +113,14 @@ def remove_agent(
     name: _Name,
     force: Annotated[bool, typer.Option("--force", "-f", help="Do not ask; scripts need it.")] = False,
 ) -> None:
-    """Remove an agent with its tokens and grants: its next call is nobody's."""
+    """Remove an agent with its tokens and grants. Its next call is unauthenticated."""
     screen: Screen = context.obj
     with SyncClient() as client:
-        losing = ""
-        if not force and asks():
+        contents = ""
+        if not force and can_ask():
             agent = client.send("agent:get", {"agent_id": name})
-            losing = f" with its {agent.get('tokens', 0)} tokens and {agent.get('grants', 0)} grants"
-        confirm(f"remove the agent {name}{losing}?", force=force)
+            contents = f" with its {agent.get('tokens', 0)} tokens and {agent.get('grants', 0)} grants"
+        confirm(f"remove the agent {name}{contents}?", force=force)
         removed = client.send("agent:remove", {"agent_id": name})
     if screen.json:
         screen.document(removed)
@@ -129,25 +130,25 @@ def remove_agent(
 
 @app.command("freeze", cls=Verb)
 def freeze_agents(context: typer.Context, name: _Names = None, every: _All = False) -> None:
-    """Stop one agent or all: no call of theirs is begun any more. Calls under way go on."""
-    _brake(context.obj, "agent:freeze", name, every, "frozen")
+    """Freeze one agent or all: new calls are refused, running calls continue."""
+    _set_frozen(context.obj, "agent:freeze", name, every, "frozen")
 
 
 @app.command("unfreeze", cls=Verb)
 def unfreeze_agents(context: typer.Context, name: _Names = None, every: _All = False) -> None:
-    """Let one agent or all act again."""
-    _brake(context.obj, "agent:unfreeze", name, every, "unfrozen")
+    """Unfreeze one agent or all: new calls are accepted again."""
+    _set_frozen(context.obj, "agent:unfreeze", name, every, "unfrozen")
 
 
-def _brake(screen: Screen, event: str, name: str | None, every: bool, done: str) -> None:
+def _set_frozen(screen: Screen, event: str, name: str | None, every: bool, done: str) -> None:
     if every == (name is not None):
-        raise Fault("say either which agent or --all", exit_code=USAGE)
+        raise Fault("name an agent or give --all, not both", exit_code=USAGE)
     with SyncClient() as client:
-        braked = client.send(event, {"all": True} if every else {"agent_id": name})
+        changed = client.send(event, {"all": True} if every else {"agent_id": name})
     if screen.json:
-        screen.document(braked)
+        screen.document(changed)
         return
-    for agent in braked["agents"]:
+    for agent in changed["agents"]:
         screen.line(f"{done} {visible(str(agent))}")
-    if not braked["agents"]:
+    if not changed["agents"]:
         screen.note("there are no agents")

@@ -1,4 +1,4 @@
-"""The table of verbs. Each lives in a module of its own that is imported only when it is needed."""
+"""The table of verbs. Each is defined in its own module, which is imported only when needed."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -29,7 +29,7 @@ VERBS = {
 
 
 class _Verbs(Mapping[str, Any]):
-    """The commands by name; looking one up imports it."""
+    """The commands by name; looking up a name imports its module."""
 
     def __getitem__(self, name: str) -> Any:
         module = import_module(f"ksi_client.command.{VERBS[name]}")
@@ -47,7 +47,7 @@ class _Verbs(Mapping[str, Any]):
 class _Root(VerbGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Verbs()  # type: ignore[assignment]  # read-only on purpose: nothing is added later
+        self.commands = _Verbs()  # type: ignore[assignment]  # read-only: no verb is added later
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -76,8 +76,8 @@ def ksi(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """One hub for many agents: start it, ask it, watch it.
+    """One hub for many agents: start, query and watch the daemon.
 
-    Data goes to stdout, talk to stderr. Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 no daemon,
+    Data goes to stdout, notes and errors to stderr. Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 denied, 5 no daemon,
     6 timeout, 7 conflict, 65 bad data, 75 already running, 78 bad settings, 130 interrupted.
     """

@@ -1,4 +1,4 @@
-"""`ksi audit`: the record of what was asked, allowed, refused and done."""
+"""`ksi audit`: query, verify, export and trim the audit."""
 
 from typing import Annotated, Any
 
@@ -13,14 +13,18 @@ from ksi_client.errors import Unreachable
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
 
-app = verb_app("Read, count, check, export and shorten the audit.")
+app = verb_app("Query, count, verify, export and trim the audit.")
 
-_LONG_S = 600  # the daemon's own limit for what reads the whole record
+_LONG_S = 600  # the daemon's own limit for events that read the whole audit
 
-_Agent = Annotated[str | None, typer.Option(help="Only this agent's.", autocompletion=complete_agents)]
-_Event = Annotated[str | None, typer.Option(help="Only this event or tool.", autocompletion=complete_events)]
-_Type = Annotated[str | None, typer.Option("--type", help="Only this type: tool_call, authorization, admin, ...")]
-_Status = Annotated[str | None, typer.Option(help="Only ok, started, unknown, or an error's code word.")]
+_Agent = Annotated[str | None, typer.Option(help="Only rows of this agent.", autocompletion=complete_agents)]
+_Event = Annotated[str | None, typer.Option(help="Only rows of this event or tool.", autocompletion=complete_events)]
+_Type = Annotated[
+    str | None, typer.Option("--type", help="Only rows of this type: tool_call, authorization, admin, ...")
+]
+_Status = Annotated[
+    str | None, typer.Option(help="Only rows with this status: ok, started, unknown, or an error code.")
+]
 _Since = Annotated[str | None, typer.Option(metavar="TIME", help="Not before: 90s, 10m, 2h, 1d ago or an ISO time.")]
 _Until = Annotated[str | None, typer.Option(metavar="TIME", help="Not after: 90s, 10m, 2h, 1d ago or an ISO time.")]
 
@@ -34,7 +38,7 @@ def query(
     status: _Status = None,
     since: _Since = None,
     until: _Until = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at the most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 100,
 ) -> None:
     """List rows, newest first."""
     screen: Screen = context.obj
@@ -63,7 +67,7 @@ def query(
         styles={"ok": "good", "started": "faint", "unknown": "warn", "forbidden": "bad", "unauthenticated": "bad"},
     )
     if found.get("more"):
-        screen.note("there are more rows: a higher --limit, or --until, shows them")
+        screen.note("there are more rows: use a higher --limit, or --until")
 
 
 @app.command("stats", cls=Verb)
@@ -76,7 +80,7 @@ def stats(
     since: _Since = None,
     until: _Until = None,
 ) -> None:
-    """Count what happened: by type, by status, sessions, mean duration, percent of failures."""
+    """Count rows by type and status, sessions, mean duration, percent of failures."""
     screen: Screen = context.obj
     wanted = _filter(agent, event, kind, status, since, until)
     with SyncClient() as client:
@@ -90,39 +94,43 @@ def stats(
 @app.command("tail", cls=Verb)
 def tail(
     context: typer.Context,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new rows, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last rows.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new rows until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last rows to print.")] = 20,
     agent: _Agent = None,
     event: _Event = None,
     kind: _Type = None,
     status: _Status = None,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="text|jsonl", help="How to print each.")] = "text",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="text|jsonl", help="Output format of each row.")
+    ] = "text",
 ) -> None:
-    """Print the last rows from var/log/audit.jsonl, with the daemon up or down."""
-    from ksi_client.command.audit_tail import Wanted, show_tail
+    """Print the last rows from var/log/audit.jsonl. Needs no daemon."""
+    from ksi_client.command.audit_tail import RowFilter, show_tail
 
-    show_tail(context.obj, Wanted(agent, event, kind, status), lines=lines, follow=follow, output=output)
+    show_tail(context.obj, RowFilter(agent, event, kind, status), lines=lines, follow=follow, output=output)
 
 
 @app.command("verify", cls=Verb)
 def verify(
     context: typer.Context,
-    deep: Annotated[bool, typer.Option("--deep", help="Also compare every column with what was hashed.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also run SQLite's integrity check on the database and its indexes.")
+    ] = False,
 ) -> None:
-    """Check the whole record: each hash, the chain, the signed checkpoints. Exit 1 when broken. Needs no daemon."""
+    """Verify the whole audit: each hash, the chain, the signed checkpoints. Exit 1 when broken. Needs no daemon."""
     screen: Screen = context.obj
     try:
         with SyncClient(timeout_s=_LONG_S) as client:
             verdict = client.send("audit:verify", {"deep": deep})
     except Unreachable:
-        from ksi_client.command.audit_offline import verify_here
+        from ksi_client.command.audit_offline import verify_offline
 
-        screen.detail("no daemon answers, so this command reads the files itself")
-        verdict = verify_here(deep=deep)
+        screen.detail("no daemon answers, so the files are read directly")
+        verdict = verify_offline(deep=deep)
     if screen.json:
         screen.document(verdict)
     elif verdict["ok"]:
-        screen.line(f"{screen.paint('ok', 'good')}: {verdict['rows']:,} rows, the chain is whole")
+        screen.line(f"{screen.paint('ok', 'good')}: {verdict['rows']:,} rows, the chain is intact")
     else:
         row = "" if verdict.get("first_bad_seq") is None else f" from row {verdict['first_bad_seq']} on"
         screen.line(f"{screen.paint('broken', 'bad')}{row}: {visible(str(verdict.get('problem')))}")
@@ -135,10 +143,10 @@ def export(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The file's name; it is written to var/exports/.")],
     form: Annotated[
-        str, typer.Option("--format", metavar="jsonl|csv", help="jsonl keeps the chain and can be verified alone.")
+        str, typer.Option("--format", metavar="jsonl|csv", help="jsonl keeps the chain and can be verified on its own.")
     ] = "jsonl",
 ) -> None:
-    """Write the record to a file, never over one that is there."""
+    """Export the audit to a new file; an existing file is never overwritten."""
     screen: Screen = context.obj
     with SyncClient(timeout_s=_LONG_S) as client:
         made = client.send("audit:export", {"name": name, "format": form})
@@ -152,20 +160,20 @@ def export(
 @app.command("retain", cls=Verb)
 def retain(
     context: typer.Context,
-    keep_days: Annotated[float | None, typer.Option(metavar="DAYS", help="Let go of rows older than this.")] = None,
+    keep_days: Annotated[float | None, typer.Option(metavar="DAYS", help="Drop rows older than this.")] = None,
     keep_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep at most this many.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also rows that were never exported.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also drop rows that were never exported.")] = False,
 ) -> None:
-    """Let go of the oldest rows that were exported; the rest stays verifiable."""
+    """Drop the oldest rows, if they were exported; the rest stays verifiable."""
     screen: Screen = context.obj
     if keep_days is None and keep_rows is None:
-        raise Fault("say what to keep", exit_code=USAGE, hint="--keep-days 90, or --keep-rows 100000")
+        raise Fault("nothing says how much to keep", exit_code=USAGE, hint="--keep-days 90, or --keep-rows 100000")
     with SyncClient(timeout_s=_LONG_S) as client:
         made = client.send("audit:retain", {"keep_days": keep_days, "keep_rows": keep_rows, "force": force})
     if screen.json:
         screen.document(made)
     else:
-        screen.line(f"dropped {made['dropped']:,} rows; the first that is left is {made.get('first_seq')}")
+        screen.line(f"dropped {made['dropped']:,} rows; the first remaining row is {made.get('first_seq')}")
 
 
 def _filter(

@@ -1,4 +1,4 @@
-"""Checks an audit without a daemon, in a process of its own: the rules of the record are written once."""
+"""Checks an audit without a daemon, in a separate process: the verification code exists only in ksi_daemon."""
 
 import json
 import subprocess
@@ -10,28 +10,28 @@ from ksi_client.command.launch import environment
 from ksi_client.paths import var_dir
 
 
-def verify_here(*, deep: bool) -> dict[str, Any]:
-    """What `python -m ksi_daemon.audit verify` says of this var folder; its progress is seen on a terminal."""
+def verify_offline(*, deep: bool) -> dict[str, Any]:
+    """The verdict of `python -m ksi_daemon.audit verify` for this var folder; on a terminal its progress is shown."""
     var = var_dir()
     if not any(path.exists() for path in (var / "db" / "audit.db", var / "run" / "audit.key")):
-        raise Fault(f"there is no audit under {var}", exit_code=NOT_FOUND, hint="ksi start begins one")
-    watched = sys.stderr.isatty()
+        raise Fault(f"there is no audit under {var}", exit_code=NOT_FOUND, hint="ksi start creates it")
+    on_terminal = sys.stderr.isatty()
     done = subprocess.run(
         [sys.executable, "-m", "ksi_daemon.audit", "verify", str(var), *(["--deep"] if deep else [])],
         env=environment(var),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=None if watched else subprocess.PIPE,
+        stderr=None if on_terminal else subprocess.PIPE,
         check=False,
     )
-    if watched:
+    if on_terminal:
         sys.stderr.write("\r\n")
     try:
         verdict = json.loads(done.stdout)
     except ValueError as error:
-        said = (done.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        last_lines = (done.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
         raise Fault(
-            f"the audit could not be checked: {said[0] if said else f'exit {done.returncode}'}",
+            f"the audit could not be verified: {last_lines[0] if last_lines else f'exit {done.returncode}'}",
             hint="is ksi_daemon installed for this Python? see ksi doctor",
         ) from error
     return dict(verdict)

@@ -1,4 +1,4 @@
-"""Follows the audit's copy for people, var/log/audit.jsonl, through rotation; asks no daemon."""
+"""Prints and follows the audit's readable copy, var/log/audit.jsonl, across rotation; needs no daemon."""
 
 import json
 import os
@@ -18,16 +18,16 @@ _POLL_S = 0.2
 _STYLES = {"ok": "good", "started": "faint", "unknown": "warn"}
 
 
-class Wanted(NamedTuple):
-    """Which rows; None takes all."""
+class RowFilter(NamedTuple):
+    """Which rows to print; None matches all."""
 
     agent: str | None
     event: str | None
     type: str | None
     status: str | None
 
-    def takes(self, row: dict[str, Any]) -> bool:
-        """Whether to print it. A note that rows are missing is for everybody."""
+    def matches(self, row: dict[str, Any]) -> bool:
+        """Whether to print the row. A note about missing rows is always printed."""
         return "gap" in row or (
             self.agent in (None, row.get("agent_id"))
             and self.event in (None, row.get("event"), row.get("tool"))
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
         )
 
 
-def show_tail(screen: Screen, wanted: Wanted, *, lines: int, follow: bool, output: str) -> None:
+def show_tail(screen: Screen, wanted: RowFilter, *, lines: int, follow: bool, output: str) -> None:
     """Print the last rows and, when following, each new one."""
     if output not in ("text", "jsonl"):
         raise Fault(f"--output takes text or jsonl, not {output!r}", exit_code=USAGE)
@@ -50,14 +50,14 @@ def show_tail(screen: Screen, wanted: Wanted, *, lines: int, follow: bool, outpu
         start = 0
     else:
         start = _end_of_last_line(file)
-        rows = (row for line in _backwards(path, file, start) if (row := _read(line)) and wanted.takes(row))
+        rows = (row for line in _backwards(path, file, start) if (row := _read(line)) and wanted.matches(row))
         for row in reversed(list(islice(rows, lines))):
             _print(screen, row, as_json)
     if not follow:
         return
     for line in _followed(path, file, start):
         row = _read(line)
-        if row and wanted.takes(row):
+        if row and wanted.matches(row):
             _print(screen, row, as_json)
 
 
@@ -87,7 +87,7 @@ def _text(screen: Screen, row: dict[str, Any]) -> str:
 
 
 def _read(line: bytes) -> dict[str, Any] | None:
-    """The row, None for a line that a full disk cut or that is empty."""
+    """The row; None for an empty line or one that a full disk cut."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -105,7 +105,7 @@ def _opened(path: Path) -> BinaryIO | None:
 
 
 def _end_of_last_line(file: BinaryIO) -> int:
-    """Where the next line begins: the daemon may be writing it at this moment."""
+    """The offset where the next line begins: the daemon may be writing it at this moment."""
     end = file.seek(0, os.SEEK_END)
     while end:
         begin = max(0, end - _BLOCK_BYTES)
@@ -117,13 +117,13 @@ def _end_of_last_line(file: BinaryIO) -> int:
 
 
 def _backwards(path: Path, file: BinaryIO, end: int) -> Iterator[bytes]:
-    """Lines from the last to the first, going on in the file before this one."""
+    """Lines from the last to the first, continuing in the rotated file."""
     yield from _lines_backwards(file, end)
     before = _opened(path.with_name(f"{path.name}.1"))
     if before is not None:
         with before:
             if os.path.sameopenfile(file.fileno(), before.fileno()):
-                return  # it was moved away while we read it
+                return  # it was rotated while being read
             yield from _lines_backwards(before, before.seek(0, os.SEEK_END))
 
 
@@ -142,10 +142,12 @@ def _lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
 
 
 def _followed(path: Path, file: BinaryIO | None, position: int) -> Iterator[bytes]:
-    """Whole lines as they are written, for ever. A file moved away is read to its end before its successor."""
+    """Complete lines as they are written, forever. A rotated file is read to its end before the new one."""
     unfinished = b""
     while True:
-        moved = file is None or _moved(path, file, position)  # asked before reading: what is read after is all of it
+        moved = file is None or _moved(
+            path, file, position
+        )  # checked before reading, so that the rotated file is read to its end
         while file is not None and (piece := os.pread(file.fileno(), _BLOCK_BYTES, position)):
             position += len(piece)
             *lines, unfinished = (unfinished + piece).split(b"\n")
@@ -161,9 +163,9 @@ def _followed(path: Path, file: BinaryIO | None, position: int) -> Iterator[byte
 
 
 def _moved(path: Path, file: BinaryIO, position: int) -> bool:
-    ours = os.fstat(file.fileno())
+    opened = os.fstat(file.fileno())
     try:
-        there = path.stat()
+        current = path.stat()
     except OSError:
         return False  # between the two halves of a rotation
-    return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) or there.st_size < position
+    return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino) or current.st_size < position

@@ -1,4 +1,4 @@
-"""Names for shell completion, asked of the daemon. A daemon that is down or slow completes nothing, silently."""
+"""Shell completion of names that the daemon knows. If the daemon is down or slow, nothing is completed and no error is shown."""
 
 import os
 from collections.abc import MutableMapping
@@ -7,35 +7,35 @@ from typing import Any
 from ksi_client.errors import KsiError
 from ksi_client.sync_client import SyncClient
 
-_PATIENCE_S = 0.5
-_PUT_ASIDE = "_KSI_COMPLETE_AFTER"
+_TIMEOUT_S = 0.5
+_COLON_PREFIX = "_KSI_COMPLETE_AFTER"
 
 
 def complete_events(incomplete: str) -> list[str]:
-    """The events that begin so."""
+    """The events that start with the typed text."""
     return _for_shell(sorted(_ask("system:discover").get("events", {})), incomplete)
 
 
 def complete_plugins(incomplete: str) -> list[str]:
-    """The plugins that begin so."""
+    """The plugins that start with the typed text."""
     return _for_shell([plugin["name"] for plugin in _ask("plugin:list").get("plugins", ())], incomplete)
 
 
 def complete_agents(incomplete: str) -> list[str]:
-    """The agents that begin so."""
+    """The agents that start with the typed text."""
     return _for_shell([agent["agent_id"] for agent in _ask("agent:list").get("agents", ())], incomplete)
 
 
 def complete_profiles(incomplete: str) -> list[str]:
-    """The profiles that begin so."""
+    """The profiles that start with the typed text."""
     return _for_shell([profile["name"] for profile in _ask("permission:list_profiles").get("profiles", ())], incomplete)
 
 
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
-    """Undo bash's cutting of words at colons, before typer counts the words.
+    """Undo bash's splitting of words at colons, before typer counts the words.
 
-    bash hands `system:ec` over as `system`, `:` and `ec`, and replaces only `ec`. So `system:` is put aside, to be
-    looked for in names and left out of what is offered.
+    bash hands `system:ec` over as `system`, `:` and `ec`, and replaces only `ec`. So `system:` is stored, to be
+    matched in names and removed from the completions.
     """
     if environment.get("_KSI_COMPLETE") != "complete_bash":
         return
@@ -48,19 +48,19 @@ def join_bash_words(environment: MutableMapping[str, str]) -> None:
             words.append(word)
     if len(words) < len(cut):
         head, colon, words[-1] = words[-1].rpartition(":")
-        environment[_PUT_ASIDE] = head + colon
+        environment[_COLON_PREFIX] = head + colon
         environment["COMP_WORDS"] = "\n".join(words)
         environment["COMP_CWORD"] = str(len(words) - 1)
 
 
 def _for_shell(names: list[str], incomplete: str) -> list[str]:
-    aside = os.environ.get(_PUT_ASIDE, "")
+    aside = os.environ.get(_COLON_PREFIX, "")
     return [name.removeprefix(aside) for name in names if name.startswith(aside + incomplete)]
 
 
 def _ask(event: str) -> dict[str, Any]:
     try:
-        with SyncClient(timeout_s=_PATIENCE_S) as client:
+        with SyncClient(timeout_s=_TIMEOUT_S) as client:
             answer = client.send(event)
     except (KsiError, OSError):
         return {}

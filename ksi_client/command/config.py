@@ -1,4 +1,4 @@
-"""`ksi config`: the settings in force, the settings file checked, the settings read anew."""
+"""`ksi config`: show the current settings, check the settings file, reload the settings."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ app = verb_app("Show, check and reload settings.")
 
 @app.command("show", cls=Verb)
 def show_settings(context: typer.Context) -> None:
-    """Show every setting, its value and where it comes from: of the running daemon, else of the file."""
+    """Show every setting, its value and its source: from the running daemon, else from the file."""
     screen: Screen = context.obj
     try:
         with SyncClient() as client:
@@ -37,9 +37,9 @@ def check_file(context: typer.Context) -> None:
     if screen.json:
         screen.document(found)
     else:
-        where = visible(str(found.get("config_file")))
+        path = visible(str(found.get("config_file")))
         absent = "" if found.get("config_file_exists", True) else " (absent: defaults and environment only)"
-        screen.line(f"{where}{absent}: {'ok' if found.get('ok') else 'not ok'}")
+        screen.line(f"{path}{absent}: {'ok' if found.get('ok') else 'not ok'}")
         for warning in found.get("warnings", ()):
             screen.line(f"  {screen.paint('warning', 'warn')}  {visible(str(warning))}")
         for problem in found.get("problems", ()):
@@ -50,7 +50,7 @@ def check_file(context: typer.Context) -> None:
 
 @app.command("reload", cls=Verb)
 def reload_settings(context: typer.Context) -> None:
-    """Have the running daemon read its settings anew. Bad ones change nothing (exit 78)."""
+    """Have the running daemon reload its settings. Invalid settings change nothing (exit 78)."""
     screen: Screen = context.obj
     try:
         with SyncClient() as client:

@@ -1,4 +1,4 @@
-"""Asks before something is gone for good: a person on a terminal, by word; a script, by --force."""
+"""Asks for confirmation before something is deleted. On a terminal a person answers; scripts use --force."""
 
 import sys
 
@@ -7,17 +7,21 @@ from ksi_client.terminal import visible
 
 
 def confirm(question: str, *, force: bool) -> None:
-    """Return when it may be done, raise when not."""
+    """Return if confirmed, raise `Fault` if not."""
     if force:
         return
-    if not asks():
-        raise Fault("nobody is here to ask, so nothing was done", exit_code=USAGE, hint="say --force to do it anyway")
+    if not can_ask():
+        raise Fault(
+            "stdin is not a terminal, so confirmation is not possible and nothing was changed",
+            exit_code=USAGE,
+            hint="add --force to do it without confirmation",
+        )
     sys.stderr.write(f"{visible(question)} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Fault("nothing was done", exit_code=FAILED)
+        raise Fault("not confirmed, nothing was changed", exit_code=FAILED)
 
 
-def asks() -> bool:
-    """Whether a person can see the question and answer it."""
+def can_ask() -> bool:
+    """Whether stdin and stderr are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -11,7 +11,7 @@ _STYLES = {"good": "green", "bad": "bold red", "warn": "yellow", "name": "cyan",
 
 
 def draw(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str]) -> None:
-    """Print the rows; the first column holds names, a cell whose text is in `styles` takes that style."""
+    """Print the rows; the first column holds names, a cell whose text is in `styles` gets that style."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(Text(column), overflow="fold", no_wrap=index == 0)

@@ -1,4 +1,4 @@
-"""Lengths of time and moments as an operator writes them: 30s, 5m, 1h, 2d, or an ISO time."""
+"""Parses durations and times as an operator writes them: 30s, 5m, 1h, 2d, or an ISO time."""
 
 import re
 
@@ -8,7 +8,7 @@ _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str, option: str) -> float:
-    """A length of time above zero; a bare number is seconds."""
+    """A duration above zero; a bare number is seconds."""
     found = _seconds(text)
     if not found:
         raise Fault(f"{option} takes 30s, 5m, 1h or 2d, not {text!r}", exit_code=USAGE)
@@ -16,7 +16,7 @@ def seconds(text: str, option: str) -> float:
 
 
 def moment(text: str, option: str) -> str | float:
-    """Seconds ago as a number, or an ISO time with its zone (local, when it names none): what the daemon takes."""
+    """What the daemon accepts: seconds ago as a number, or an ISO time with a time zone (local by default)."""
     ago = _seconds(text)
     if ago is not None:
         return ago
@@ -29,5 +29,5 @@ def moment(text: str, option: str) -> str | float:
 
 
 def _seconds(text: str) -> float | None:
-    written = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", text, re.ASCII)
-    return float(written[1]) * _UNIT_S[written[2]] if written else None
+    parsed = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)([smhd]?)", text, re.ASCII)
+    return float(parsed[1]) * _UNIT_S[parsed[2]] if parsed else None

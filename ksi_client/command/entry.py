@@ -1,4 +1,4 @@
-"""Runs one command line: parses it, runs the verb, and ends every failure as one short message and an exit code."""
+"""Runs one command line: parses it, runs the verb, and turns every failure into one short message and an exit code."""
 
 import os
 import sys
@@ -15,23 +15,21 @@ from ksi_client.terminal import visible
 
 
 def run() -> int:
-    """The whole life of one `ksi` process."""
+    """Run the command line; returns the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a narrow locale shortens nothing and breaks nothing
+            stream.reconfigure(errors="backslashreplace")  # a locale without UTF-8 must not cause errors
     join_bash_words(os.environ)
     screen, code = Screen(), OK
     try:
         code = _run_verb(screen)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has gone, as `head` does: the work is done
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does: not an error
         _discard_output()
     except OSError as error:
         _discard_output()
         if code == OK:
-            screen.fault(
-                Fault(f"the output could not be written: {error.strerror}", hint="was it sent to a full disk?")
-            )
+            screen.fault(Fault(f"the output could not be written: {error.strerror}", hint="is the disk full?"))
             code = FAILED
     return code
 
@@ -43,10 +41,10 @@ def _run_verb(screen: Screen) -> int:
         raise
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):
-            raise end.__context__ from None  # typer would have us end with 1; see `run`
-        return _exit_code(end.code)
+    except SystemExit as exit_:
+        if isinstance(exit_.__context__, BrokenPipeError):
+            raise exit_.__context__ from None  # typer would exit with 1; see `run`
+        return _exit_code(exit_.code)
     except typer.TyperException as error:
         _explain_usage(error)
         return error.exit_code
@@ -59,7 +57,7 @@ def _run_verb(screen: Screen) -> int:
     except Exception as error:
         if os.environ.get("KSI_DEBUG"):
             raise
-        hint = "run it again with KSI_DEBUG=1 to see where"
+        hint = "run it again with KSI_DEBUG=1 for the traceback"
         screen.fault(Fault(f"unexpected {type(error).__name__}: {error}", hint=hint))
         return FAILED
 
@@ -71,7 +69,7 @@ def _exit_code(result: Any) -> int:
 def _explain_usage(error: typer.TyperException) -> None:
     context: Any = getattr(error, "ctx", None)
     text = visible(error.format_message(), multiline=True)
-    if text.startswith("Usage:"):  # a group without a verb: its help is the answer
+    if text.startswith("Usage:"):  # a group without a verb prints its help
         print(text, file=sys.stderr)
         return
     print(f"ksi: {text}", file=sys.stderr)
@@ -80,5 +78,5 @@ def _explain_usage(error: typer.TyperException) -> None:
 
 
 def _discard_output() -> None:
-    """What is still buffered cannot be written; without this the interpreter would try again, and fail, as it exits."""
+    """Redirect stdout to /dev/null: the interpreter would otherwise try to flush the buffer at exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

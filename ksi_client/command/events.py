@@ -1,4 +1,4 @@
-"""`ksi events`: which events there are, what each takes, and which notices happen now."""
+"""`ksi events`: list events, show the help of one, and follow notices."""
 
 from typing import Annotated, Any
 
@@ -16,9 +16,9 @@ app = verb_app("List, explain and watch events.")
 @app.command("ls", cls=Verb)
 def list_events(
     context: typer.Context,
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only those of one namespace.")] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only events of this namespace.")] = None,
 ) -> None:
-    """List the events this daemon knows."""
+    """List the events of this daemon."""
     screen: Screen = context.obj
     with SyncClient() as client:
         found = client.send("system:discover", {"namespace": namespace} if namespace else {})
@@ -31,7 +31,7 @@ def list_events(
         [(name, _kind(event), event.get("plugin"), event.get("summary")) for name, event in sorted(events.items())],
         styles={"notice": "faint", "read": "good"},
     )
-    screen.note(f"{len(events)} events; ksi events help EVENT says more")
+    screen.note(f"{len(events)} events; ksi events help EVENT shows one")
 
 
 def _kind(event: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def explain_event(
     context: typer.Context,
     event: Annotated[str, typer.Argument(help="The event, such as state:set.", autocompletion=complete_events)],
 ) -> None:
-    """Say what an event does, takes and answers."""
+    """Show what an event does, its parameters and its result."""
     screen: Screen = context.obj
     with SyncClient() as client:
         known = client.send("system:help", {"event": event})
@@ -57,10 +57,10 @@ def explain_event(
     description = str(known.get("description") or "").strip()
     if description and description != known.get("summary"):
         screen.line(visible(description, multiline=True))
-    told = {
+    fields = {
         name: known[name] for name in ("kind", "plugin", "tool", "reads", "timeout_s") if known.get(name) is not None
     }
-    screen.facts(told)
+    screen.facts(fields)
     parameters = known.get("parameters") or {}
     if parameters:
         screen.line()
@@ -85,9 +85,13 @@ def tail_events(
     patterns: Annotated[
         list[str] | None, typer.Argument(metavar="PATTERN", help="Such as agent:* (default: everything).")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="First those since then: 90s, 10m, 2h, 1d or an ISO time.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="Stop after this many.")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="text|jsonl", help="How to print each.")] = "text",
+    since: Annotated[
+        str | None, typer.Option(help="Start with notices since then: 90s, 10m, 2h, 1d or an ISO time.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-c", min=1, help="Stop after this many notices.")] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="text|jsonl", help="Output format of each notice.")
+    ] = "text",
 ) -> None:
     """Print notices as they happen, until Ctrl-C."""
     from ksi_client.command.tail import follow

@@ -1,4 +1,4 @@
-"""`ksi explain`: why an agent may or may not call something."""
+"""`ksi explain`: why an agent may or may not call an event."""
 
 from typing import Annotated
 
@@ -25,14 +25,14 @@ def explain(
         ),
     ],
 ) -> None:
-    """Say whether an agent may call an event: the winning rule, those it beat, limits. Exit 4 when it may not."""
+    """Explain whether an agent may call an event: the deciding rule, overridden rules, limits. Exit 4 when it may not."""
     screen: Screen = context.obj
     with SyncClient() as client:
-        told = client.send("permission:explain", {"agent_id": agent, "event": event})
+        explanation = client.send("permission:explain", {"agent_id": agent, "event": event})
     if screen.json:
-        screen.document(told)
+        screen.document(explanation)
     else:
-        first, *others = visible(str(told["text"]), multiline=True).split("\n")
-        screen.line("\n".join([screen.paint(first, "good" if told["allowed"] else "bad"), *others]))
-    if not told["allowed"]:
+        first, *others = visible(str(explanation["text"]), multiline=True).split("\n")
+        screen.line("\n".join([screen.paint(first, "good" if explanation["allowed"] else "bad"), *others]))
+    if not explanation["allowed"]:
         raise typer.Exit(DENIED)

@@ -1,4 +1,4 @@
-"""A verb's own failure: what went wrong, what to do next, and the exit code to end with."""
+"""A failure of a verb itself: a message, a hint, and the exit code."""
 
 OK = 0
 FAILED = 1

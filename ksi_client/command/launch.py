@@ -1,4 +1,4 @@
-"""Starts and ends daemon processes: detached with output to var/log, watched until they live or have failed."""
+"""Starts and stops daemon processes: detached, with output to var/log, watched until they answer or have failed."""
 
 import os
 import select
@@ -21,12 +21,12 @@ DAEMON = [sys.executable, "-m", "ksi_daemon"]
 
 
 def environment(var: Path, config: Path | None = None) -> dict[str, str]:
-    """Our own environment with the daemon's two places made absolute."""
+    """This process's environment, with the paths of the var folder and the settings file made absolute."""
     return os.environ | {"KSI_VAR_DIR": str(var), "KSI_CONFIG": str(config or config_file())}
 
 
-def refuse_second(var: Path) -> None:
-    """Raise when a daemon already lives on this var folder."""
+def refuse_second_daemon(var: Path) -> None:
+    """Raise `Fault` if a daemon already runs on this var folder."""
     pid = holder(var)
     if pid is not None:
         raise _already_running(var, pid)
@@ -40,7 +40,7 @@ def _already_running(var: Path, pid: int | None) -> Fault:
 
 
 class Detached:
-    """A daemon process of its own session, and where its output goes."""
+    """A daemon process in its own session, with its output file."""
 
     def __init__(self, var: Path, config: Path | None = None) -> None:
         self._var = var
@@ -56,32 +56,34 @@ class Detached:
         )
         self.pid = self._process.pid
 
-    def wait_until(self, lives: Callable[[], bool], *, at_most_s: float) -> bool:
-        """Whether it came to live in time. Raises, with the daemon's own words, when it ended instead."""
+    def wait_until(self, is_ready: Callable[[], bool], *, at_most_s: float) -> bool:
+        """Whether it became ready in time. Raises `Fault`, with the daemon's output, if it exited instead."""
         deadline = time.monotonic() + at_most_s
         while True:
             code = self._process.poll()
             if code is not None:
                 raise self._failure(code)
-            if lives():
+            if is_ready():
                 return True
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_S)
 
     def _failure(self, code: int) -> Fault:
-        if code == ALREADY_RUNNING:  # another start was faster; the output is the winner's too, so it is not shown
+        if code == ALREADY_RUNNING:  # another start was faster; both write to the same output file, so it is not shown
             return _already_running(self._var, holder(self._var))
         self.output.seek(max(self._began_at, self.output.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        said = self.output.read().decode(errors="replace").strip()
+        output = self.output.read().decode(errors="replace").strip()
         code = code if code > 0 else FAILED
-        what = {BAD_DATA: "bad data", BAD_CONFIG: "bad settings"}.get(code, f"exit {code}")
+        kind = {BAD_DATA: "bad data", BAD_CONFIG: "bad settings"}.get(code, f"exit {code}")
         hint = "ksi config check" if code == BAD_CONFIG else "ksi doctor"
-        return Fault(f"the daemon did not start ({what})" + (f":\n{said}" if said else ""), exit_code=code, hint=hint)
+        return Fault(
+            f"the daemon did not start ({kind})" + (f":\n{output}" if output else ""), exit_code=code, hint=hint
+        )
 
 
 def _open_output(var: Path) -> IO[bytes]:
-    """var/log/daemon.out. If var is not as the daemon wants it, a nameless file: the daemon will refuse and say why."""
+    """var/log/daemon.out. If var is not private, a temporary file: the daemon will refuse to start and say why."""
     if not _prepared(var):
         return tempfile.TemporaryFile()
     path = output_file(var)
@@ -94,7 +96,7 @@ def _open_output(var: Path) -> IO[bytes]:
 
 
 def _prepared(var: Path) -> bool:
-    """Make var if it is absent, close it to others if it is still empty; say whether it is ours alone."""
+    """Create var if it is absent, make it private if it is still empty; returns whether it is private."""
     try:
         var.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = var.stat()
@@ -109,10 +111,9 @@ def _prepared(var: Path) -> bool:
 
 
 def stop_process(var: Path, *, at_most_s: float) -> int | None:
-    """Ask the daemon on this var folder to stop and wait until it has. The pid it had, or None if none lived.
+    """Ask the daemon on this var folder to stop and wait until it has. Returns its pid, or None if none was running.
 
-    The process is held by a descriptor before it is signalled, so that a pid that was given to another process
-    in between is never signalled.
+    The process is signalled through a pidfd, so that a pid reused by another process is never signalled.
     """
     pid = holder(var)
     if pid is None:

@@ -1,4 +1,4 @@
-"""Whether a daemon lives on a var folder, told by the lock it holds. Looking disturbs no daemon that is starting."""
+"""Whether a daemon runs on a var folder, found by the lock it holds. Does not disturb a daemon that is starting."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ _LOCKS = Path("/proc/locks")
 
 
 def holder(var: Path) -> int | None:
-    """The pid of the living daemon, 0 if one lives but its pid is not known, None if none lives."""
+    """The pid of the running daemon, 0 if one runs but its pid is unknown, None if none runs."""
     try:
         descriptor = os.open(lock_file(var), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -22,7 +22,7 @@ def holder(var: Path) -> int | None:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Ask the kernel's list first: trying the lock would, for an instant, take it from a daemon about to start."""
+    """Check the kernel's list first: trying the lock would briefly take it from a daemon that is starting."""
     listed = _listed_pid(os.fstat(descriptor).st_ino)
     if listed is None:
         return None
@@ -30,11 +30,11 @@ def _holder(descriptor: int) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return listed or _written_pid(os.read(descriptor, 32))
-    return None  # the list meant a file of the same number on another disk; closing gives our lock back
+    return None  # the listed inode was on another disk; closing the file releases the lock
 
 
 def _listed_pid(inode: int) -> int | None:
-    """Who holds a lock on a file of this number; 0 where the kernel does not say, None for nobody."""
+    """The pid that holds a lock on this inode; 0 if the kernel does not say, None if no process does."""
     try:
         lines = _LOCKS.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""`ksi permissions`: what an agent may do, and giving it more or less, each change with the tools it opens and closes."""
+"""`ksi permissions`: show, grant and revoke what agents may do; each change lists the tools gained and lost."""
 
 from typing import Annotated, Any
 
@@ -15,12 +15,12 @@ app = verb_app("Show and change what agents may do.")
 
 _Agent = Annotated[str, typer.Argument(help="The agent's id.", autocompletion=complete_agents)]
 _Resource = Annotated[str, typer.Argument(help="Such as 'events/notes:*'; * is one segment, at the end one or more.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 
 
 @app.command("show", cls=Verb)
 def show_permissions(context: typer.Context, agent: _Agent) -> None:
-    """Say what an agent may do at this moment: its profile, its grants, its tools."""
+    """Show what an agent may do now: its profile, its grants, its tools."""
     screen: Screen = context.obj
     with SyncClient() as client:
         held = client.send("permission:get_agent", {"agent_id": agent})
@@ -40,11 +40,11 @@ def grant(
         ),
     ] = None,
     lasting: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="How long: 30s, 5m, 1h, 2d (default: until revoked).")
+        str | None, typer.Option("--for", metavar="TIME", help="Duration: 30s, 5m, 1h, 2d (default: until revoked).")
     ] = None,
     dry_run: _DryRun = False,
 ) -> None:
-    """Give an agent one right, or forbid one, from its next call on."""
+    """Grant an agent access to a resource, or forbid it, from its next call on."""
     wanted: dict[str, Any] = {"agent_id": agent, "resource": resource, "dry_run": dry_run}
     if access is not None:
         wanted["access"] = access
@@ -56,7 +56,7 @@ def grant(
 
 @app.command("revoke", cls=Verb)
 def revoke(context: typer.Context, agent: _Agent, resource: _Resource, dry_run: _DryRun = False) -> None:
-    """Take a grant back, from the agent's next call on."""
+    """Revoke a grant, from the agent's next call on."""
     wanted = {"agent_id": agent, "resource": resource, "dry_run": dry_run}
     with SyncClient() as client:
         _show_change(context.obj, "revoke", client.send("permission:revoke", wanted))
@@ -66,9 +66,9 @@ def revoke(context: typer.Context, agent: _Agent, resource: _Resource, dry_run: 
 def set_profile(
     context: typer.Context,
     agent: _Agent,
-    profile: Annotated[str, typer.Argument(help="The profile it gets.", autocompletion=complete_profiles)],
+    profile: Annotated[str, typer.Argument(help="The new profile.", autocompletion=complete_profiles)],
 ) -> None:
-    """Give an agent another profile, from its next call on."""
+    """Change an agent's profile, from its next call on."""
     screen: Screen = context.obj
     with SyncClient() as client:
         before = set(client.send("permission:get_agent", {"agent_id": agent}).get("allowed_tools", ()))
@@ -84,9 +84,9 @@ def set_profile(
 @app.command("profiles", cls=Verb)
 def profiles(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Show this one.", autocompletion=complete_profiles)] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this profile.", autocompletion=complete_profiles)] = None,
 ) -> None:
-    """List the profiles, shipped and your own, or show one with its grants and its rate."""
+    """List the profiles, or show one with its grants and its rate limit."""
     screen: Screen = context.obj
     event, wanted = ("permission:get_profile", {"level": name}) if name else ("permission:list_profiles", {})
     with SyncClient() as client:
@@ -125,23 +125,28 @@ def _show_held(screen: Screen, held: dict[str, Any]) -> None:
         screen.table(
             ("grant", "access", "expires", "by"),
             [
-                (one.get("resource"), one.get("access"), screen.moment(one.get("expires_at")), one.get("created_by"))
-                for one in grants
+                (
+                    grant.get("resource"),
+                    grant.get("access"),
+                    screen.moment(grant.get("expires_at")),
+                    grant.get("created_by"),
+                )
+                for grant in grants
             ],
             styles={"none": "bad"},
         )
 
 
-def _show_change(screen: Screen, what: str, change: dict[str, Any]) -> None:
+def _show_change(screen: Screen, verb: str, change: dict[str, Any]) -> None:
     if screen.json:
         screen.document(change)
         return
     resource, agent = visible(str(change["resource"])), visible(str(change["agent_id"]))
     right = f"{visible(str(change['access']))} on {resource}" if change.get("access") else resource
     until = f" until {screen.moment(change['expires_at'])}" if change.get("expires_at") else ""
-    did = f"{what}ed" if what == "grant" else f"{what}d"
-    said = did if change.get("applied") else f"would {what}"
-    screen.line(f"{said} {right} {'to' if what == 'grant' else 'from'} {agent}{until}")
+    past = f"{verb}ed" if verb == "grant" else f"{verb}d"
+    action = past if change.get("applied") else f"would {verb}"
+    screen.line(f"{action} {right} {'to' if verb == 'grant' else 'from'} {agent}{until}")
     _show_difference(screen, change.get("gained", ()), change.get("lost", ()))
 
 

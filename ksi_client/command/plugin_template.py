@@ -1,4 +1,4 @@
-"""Writes the folder of a new plugin: one handler and its test, both of which work as they are."""
+"""Writes the folder of a new plugin: one working handler and its test."""
 
 import keyword
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from ksi_client.command.fault import CONFLICT, USAGE, Fault
 
 _PLUGIN = '''\
-"""__Name__: say in one sentence what this plugin is for."""
+"""__Name__: describe in one sentence what this plugin is for."""
 
 from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
 
@@ -25,12 +25,12 @@ class Greeting(Result):
 
 @plugin.handles("__name__:greet", reads=True)
 async def greet(ctx: Context, params: Greet) -> Greeting:
-    """Greet somebody by name."""
+    """Greet a person by name."""
     return Greeting(text=" ".join([f"Hello, {params.who}!"] * params.times))
 '''
 
 _TEST = '''\
-"""What __name__ promises, tried through a hub that runs nothing else."""
+"""Tests of __name__, in a daemon that runs no other plugin."""
 
 from pathlib import Path
 
@@ -38,47 +38,49 @@ import pytest
 from ksi_daemon.plugin import Invalid
 from ksi_daemon.testing import running
 
-HERE = Path(__file__).parent
+PLUGIN = Path(__file__).parent
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_it_greets_by_name() -> None:
-    async with running(HERE) as hub:
-        assert await hub.call("__name__:greet", who="Ada") == {"text": "Hello, Ada!"}
+    async with running(PLUGIN) as daemon:
+        assert await daemon.call("__name__:greet", who="Ada") == {"text": "Hello, Ada!"}
 
 
 async def test_it_greets_as_often_as_asked() -> None:
-    async with running(HERE) as hub:
-        assert await hub.call("__name__:greet", who="Ada", times=2) == {"text": "Hello, Ada! Hello, Ada!"}
+    async with running(PLUGIN) as daemon:
+        assert await daemon.call("__name__:greet", who="Ada", times=2) == {"text": "Hello, Ada! Hello, Ada!"}
 
 
-async def test_nobody_is_not_greeted() -> None:
-    async with running(HERE) as hub:
+async def test_an_empty_name_is_refused() -> None:
+    async with running(PLUGIN) as daemon:
         with pytest.raises(Invalid):
-            await hub.call("__name__:greet", who="")
+            await daemon.call("__name__:greet", who="")
 '''
 
 
 def write_plugin(name: str, folder: Path) -> list[Path]:
-    """Make `folder/name` with the plugin and its test; nothing that exists is touched."""
+    """Make `folder/name` with the plugin and its test; existing files are never changed."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", name) or keyword.iskeyword(name):
         raise Fault(
-            f"{name!r} cannot name a plugin: at most 32 small letters, digits and _, a letter first, no Python keyword",
+            f"{name!r} is not a valid plugin name: use at most 32 lower-case letters, digits and _, starting with a letter, not a Python keyword",
             exit_code=USAGE,
             hint="ksi plugins new weather",
         )
-    home = folder / name
-    files = {home / "__init__.py": _PLUGIN, home / f"test_{name}.py": _TEST}
+    plugin_folder = folder / name
+    files = {plugin_folder / "__init__.py": _PLUGIN, plugin_folder / f"test_{name}.py": _TEST}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        home.mkdir()
+        plugin_folder.mkdir()
         for path, template in files.items():
             text = template.replace("__name__", name).replace("__Name__", name.replace("_", " ").capitalize())
             path.write_text(text, encoding="utf-8")
     except FileExistsError as error:
         raise Fault(
-            f"{home} exists already, and nothing was changed", exit_code=CONFLICT, hint="choose another name or --dir"
+            f"{plugin_folder} already exists; nothing was changed",
+            exit_code=CONFLICT,
+            hint="choose another name or --dir",
         ) from error
     except OSError as error:
         raise Fault(f"cannot write {error.filename}: {error.strerror}", hint="choose another --dir") from error

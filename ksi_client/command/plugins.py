@@ -1,4 +1,4 @@
-"""`ksi plugins`: what is loaded, how it does, reload one, begin a new one."""
+"""`ksi plugins`: list, show and reload plugins, create a new one."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from ksi_client.errors import KsiError
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
 
-app = verb_app("List, inspect, reload and begin plugins.")
+app = verb_app("List, inspect, reload and create plugins.")
 
 _Name = Annotated[str, typer.Argument(help="The plugin's name.", autocompletion=complete_plugins)]
 _STATES = {"running": "good", "broken": "bad", "disabled": "faint"}
@@ -66,7 +66,7 @@ def show_plugin(context: typer.Context, name: _Name) -> None:
 
 @app.command("reload", cls=Verb)
 def reload_plugin(context: typer.Context, name: _Name) -> None:
-    """Load a plugin's files anew. If the new version is broken, the old one keeps serving (exit 7)."""
+    """Load a plugin's files again. If the new version is broken, the old one keeps running (exit 7)."""
     screen: Screen = context.obj
     with SyncClient(timeout_s=60) as client:
         reloaded = client.send("plugin:reload", {"name": name})
@@ -80,10 +80,10 @@ def reload_plugin(context: typer.Context, name: _Name) -> None:
 @app.command("new", cls=Verb)
 def new_plugin(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Small letters, digits and _, beginning with a letter.")],
-    folder: Annotated[Path, typer.Option("--dir", help="Where to make the plugin's folder.")] = Path("plugins"),
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and _, starting with a letter.")],
+    folder: Annotated[Path, typer.Option("--dir", help="Where to create the plugin's folder.")] = Path("plugins"),
 ) -> None:
-    """Write a working plugin with a passing test, to change into yours."""
+    """Create a working plugin with a passing test, to be changed into your own."""
     from ksi_client.command.plugin_template import write_plugin
 
     screen: Screen = context.obj
@@ -93,21 +93,21 @@ def new_plugin(
         return
     for path in written:
         screen.line(visible(str(path)))
-    screen.note("\n      ".join([f"next: pytest {written[1]}", *_ways_to_load(name, folder.absolute())]))
+    screen.note("\n      ".join([f"next: pytest {written[1]}", *_next_commands(name, folder.absolute())]))
 
 
-def _ways_to_load(name: str, folder: Path) -> list[str]:
-    """The commands that bring a new plugin to life, which depend on where the running daemon looks."""
+def _next_commands(name: str, folder: Path) -> list[str]:
+    """The commands that load a new plugin, which depend on the folders that the running daemon searches."""
     try:
         with SyncClient(timeout_s=2) as client:
-            searched = [Path(place).absolute() for place in client.send("plugin:list").get("folders", ())]
+            searched = [Path(path).absolute() for path in client.send("plugin:list").get("folders", ())]
         running = True
     except KsiError:
         searched, running = [], False
-    loading = [f"ksi plugins reload {name}"]
+    commands = [f"ksi plugins reload {name}"]
     if folder not in searched:
-        loading = [
-            f'plugin_dirs = ["{folder}"] in ksi.toml, unless the daemon looks there already',
+        commands = [
+            f'plugin_dirs = ["{folder}"] in ksi.toml, unless the daemon searches it already',
             "ksi restart" if running else "ksi start --wait",
         ]
-    return [*loading, f"ksi send {name}:greet who=Ada"]
+    return [*commands, f"ksi send {name}:greet who=Ada"]

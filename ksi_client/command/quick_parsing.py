@@ -1,6 +1,6 @@
 """Keeps pydantic out of commands that do not need it: typer would load it (100 ms) to turn text into text.
 
-Leans on typer's `get_runtime_param`. Should a later typer no longer ask it, nothing breaks; it is only slower.
+Relies on typer's `get_runtime_param`. If a later typer no longer calls it, parsing is only slower.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def quick(parameters: list[Any]) -> list[Any]:
-    """Let values that already are what they should be pass as they are; typer converts the others."""
+    """Skip the conversion of values that already have the right type; typer converts the others."""
     for parameter in parameters:
         full = getattr(parameter, "get_runtime_param", None)
         if full is not None and not isinstance(full, _Quick):
@@ -17,7 +17,7 @@ def quick(parameters: list[Any]) -> list[Any]:
 
 
 class _Quick:
-    """Stands in for a parameter's converter, and for the method that returns it."""
+    """Replaces a parameter's converter, and the method that returns it."""
 
     def __init__(self, full: Callable[[], Any]) -> None:
         self._full = full

@@ -1,4 +1,4 @@
-"""Data of any shape as plain text for people: nested names and values, or aligned columns. Safe for a terminal."""
+"""Formats any data as plain text for people: nested names and values, or aligned columns. Safe for a terminal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,12 @@ from ksi_client.terminal import visible
 
 
 def readable(data: Any) -> str:
-    """Names and values on lines, what is inside something indented below it."""
+    """One name and value per line, nested data indented below its name."""
     return "\n".join(_lines(data)) if isinstance(data, (dict, list)) and data else _scalar(data, indent="")
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns without a frame, nothing cut off."""
+    """Aligned columns without a frame, nothing truncated."""
     lines = [[column.upper() for column in columns], *rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     return "\n".join(
@@ -21,7 +21,7 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units: 3 s, 4 min 10 s, 2 h 5 min, 9 d 3 h."""
+    """A duration in its two largest units: 3 s, 4 min 10 s, 2 h 5 min, 9 d 3 h."""
     whole = int(seconds)
     for size, unit, smaller_size, smaller_unit in (
         (86400, "d", 3600, "h"),

@@ -1,4 +1,4 @@
-"""`ksi restart`: stop, then start with the settings file the running daemon had."""
+"""`ksi restart`: stop, then start with the settings file of the running daemon."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from ksi_client.command.launch import stop_process
 from ksi_client.command.screen import Screen
 from ksi_client.command.settings import refuse_bad_settings
 from ksi_client.command.start import start_detached
-from ksi_client.command.status import look
+from ksi_client.command.status import read_state
 from ksi_client.command.verb import Verb, verb_app
 from ksi_client.paths import var_dir
 
@@ -20,15 +20,15 @@ app = verb_app()
 def restart(
     context: typer.Context,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the end, and for the start.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the stop, and for the start.")
     ] = 15,
 ) -> None:
-    """Stop the daemon if it runs, and start it again. Returns when it answers. Bad settings stop nothing (exit 78)."""
+    """Stop the daemon if it runs, and start it again. Returns when it answers. With invalid settings the daemon is not stopped (exit 78)."""
     screen: Screen = context.obj
     var = var_dir()
-    state, _ = look(var)
+    state, _ = read_state(var)
     config = Path(state["config_file"]) if state.get("config_file") else None
-    refuse_bad_settings(config)  # before the stop: a daemon that runs is worth more than one that will not start
+    refuse_bad_settings(config)  # before the stop, so that invalid settings do not end a running daemon
     if stop_process(var, at_most_s=timeout) is None:
         screen.note(f"no daemon was running on {var}")
     start_detached(screen, var, wait_s=timeout, config=config)

@@ -1,4 +1,4 @@
-"""How a verb speaks: data to stdout as a table, readable lines or JSON; talk and errors to stderr."""
+"""How a verb prints: data to stdout as a table, readable lines or JSON; notes and errors to stderr."""
 
 import os
 import sys
@@ -27,17 +27,17 @@ class Screen:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether a person reads stdout."""
+        """Whether stdout is a terminal."""
         return sys.stdout.isatty()
 
     @property
     def colored(self) -> bool:
-        """Whether colours are wanted and can be shown."""
+        """Whether colours are enabled and supported."""
         plain = self.no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "dumb") == "dumb"
         return self.on_terminal and not plain
 
     def paint(self, text: str, style: str) -> str:
-        """The text in one of our few styles, or as it is."""
+        """The text in one of the styles, or unchanged without colours."""
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colored and style in _STYLES else text
 
     def document(self, data: Any) -> None:
@@ -52,7 +52,7 @@ class Screen:
             print(readable(data))
 
     def facts(self, facts: Mapping[str, Any]) -> None:
-        """Print names and values, one a line, whoever reads."""
+        """Print names and values, one per line."""
         print(readable(dict(facts)))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, styles: Mapping[str, str] = {}) -> None:
@@ -66,16 +66,16 @@ class Screen:
         draw(columns, cells, styles)
 
     def line(self, text: str = "") -> None:
-        """Print one line of our own making; foreign parts have gone through `visible`."""
+        """Print one line; untrusted parts must have gone through `visible`."""
         print(text)
 
     def note(self, text: str) -> None:
-        """Say something to the operator that is not data."""
+        """Print a note that is not data to stderr."""
         if not self.quiet:
             print(visible(text, multiline=True), file=sys.stderr)
 
     def detail(self, text: str) -> None:
-        """Say something only an operator with -v wants to hear."""
+        """Print a detail to stderr, only with -v."""
         if self.verbose and not self.quiet:
             print(visible(text), file=sys.stderr)
 
@@ -84,7 +84,7 @@ class Screen:
         self._failure({"code": "failed", "message": fault.message, "hint": fault.hint})
 
     def error(self, error: KsiError) -> None:
-        """Print a failed call: what, which fields, what next."""
+        """Print a failed call: the message, the fields, the hint."""
         self._failure(
             {
                 "code": error.code,
@@ -104,7 +104,7 @@ class Screen:
         print(f"ksi: {visible(str(error['message']), multiline=True)}", file=sys.stderr)
         for field in known.get("fields", ()):
             if str(field.get("problem")) in error["message"]:
-                continue  # the message has said it
+                continue  # the message already contains it
             print(f"  {visible(field.get('field', ''))}: {visible(field.get('problem', ''))}", file=sys.stderr)
         if "hint" in known:
             print(f"  next: {visible(str(known['hint']))}", file=sys.stderr)
@@ -114,7 +114,7 @@ class Screen:
             print(f"  call: {visible(str(known['call_id']))}", file=sys.stderr)
 
     def moment(self, iso: str | None) -> str:
-        """A daemon's time as the operator wants it: local, or UTC with --utc."""
+        """A time from the daemon, shown as local time, or UTC with --utc."""
         from datetime import UTC, datetime
 
         try:

@@ -1,4 +1,4 @@
-"""`ksi send`: one event to the daemon, its answer to stdout."""
+"""`ksi send`: send one event and print its answer."""
 
 import json
 import os
@@ -24,13 +24,15 @@ def send(
     context: typer.Context,
     event: Annotated[str, typer.Argument(help="The event, such as system:echo.", autocompletion=complete_events)],
     pairs: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its parameters, read by its schema.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its parameters, parsed by its schema.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="All parameters as a JSON object, @FILE, or - for stdin. KEY=VALUE wins over it.")
+        str | None, typer.Option(help="All parameters as a JSON object, @FILE, or - for stdin. KEY=VALUE overrides it.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long to wait.")] = 30,
-    correlation: Annotated[str | None, typer.Option(metavar="ID", help="Join the call to an earlier one.")] = None,
+    correlation: Annotated[
+        str | None, typer.Option(metavar="ID", help="Use this correlation id, to link the call to an earlier one.")
+    ] = None,
     as_agent: Annotated[
         str | None,
         typer.Option(
@@ -56,30 +58,32 @@ def send(
 
 
 def _read_token(variable: str, as_agent: str | None) -> str:
-    """A token from the environment: on the command line every process of this machine could read it."""
+    """A token from the environment: on the command line every process on this machine could read it."""
     if as_agent is not None:
-        raise Fault("--as and --token-env both say who calls", exit_code=USAGE, hint="give one of them")
+        raise Fault("--as and --token-env both set the caller", exit_code=USAGE, hint="use only one of them")
     token = os.environ.get(variable, "").strip()
     if not token:
-        raise Fault(f"the environment variable {variable} holds no token", exit_code=USAGE)
+        raise Fault(f"the environment variable {variable} is empty or not set", exit_code=USAGE)
     return token
 
 
 def _read_data(source: str) -> dict[str, Any]:
-    """The --data option, from where it says."""
-    where = "--data"
+    """The object given by --data: JSON text, @FILE or - for stdin."""
+    source_name = "--data"
     try:
         if source == "-":
-            where, text = "standard input", sys.stdin.read()
+            source_name, text = "standard input", sys.stdin.read()
         elif source.startswith("@"):
-            where, text = source[1:], Path(source[1:]).read_text(encoding="utf-8")
+            source_name, text = source[1:], Path(source[1:]).read_text(encoding="utf-8")
         else:
             text = source
         value = json.loads(text)
     except OSError as error:
-        raise Fault(f"cannot read {where}: {error.strerror}", exit_code=USAGE) from error
+        raise Fault(f"cannot read {source_name}: {error.strerror}", exit_code=USAGE) from error
     except (ValueError, RecursionError) as error:
-        raise Fault(f"{where} is not JSON: {error}", exit_code=BAD_DATA if where != "--data" else USAGE) from error
+        raise Fault(
+            f"{source_name} is not JSON: {error}", exit_code=BAD_DATA if source_name != "--data" else USAGE
+        ) from error
     if not isinstance(value, dict):
-        raise Fault(f"{where} is not a JSON object", exit_code=USAGE)
+        raise Fault(f"{source_name} is not a JSON object", exit_code=USAGE)
     return value

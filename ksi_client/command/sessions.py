@@ -1,4 +1,4 @@
-"""`ksi sessions`: tokens with scopes that end by themselves."""
+"""`ksi sessions`: tokens with scopes and a limited lifetime."""
 
 from typing import Annotated
 
@@ -12,11 +12,11 @@ from ksi_client.command.verb import Verb, verb_app
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
 
-app = verb_app("Open, list and end sessions.")
+app = verb_app("Create, list and revoke sessions.")
 
 
 def complete_scopes(incomplete: str) -> list[str]:
-    """The scopes that begin so."""
+    """The scopes that start with the typed text."""
     return [scope for scope in ("read", "write", "execute", "network", "admin") if scope.startswith(incomplete)]
 
 
@@ -26,7 +26,9 @@ def create_session(
     client_id: Annotated[
         str,
         typer.Argument(
-            metavar="CLIENT", help="Who uses it; a new one is added as restricted.", autocompletion=complete_agents
+            metavar="CLIENT",
+            help="The agent that uses it; a new one is added with the profile restricted.",
+            autocompletion=complete_agents,
         ),
     ],
     scopes: Annotated[
@@ -34,14 +36,14 @@ def create_session(
         typer.Option(
             "--scope",
             metavar="read|write|execute|network|admin",
-            help="What it may do; give it several times.",
+            help="What it may do; may be repeated.",
             autocompletion=complete_scopes,
         ),
     ],
-    lasting: Annotated[str, typer.Option("--for", metavar="TIME", help="When it ends, however busy.")] = "1h",
-    idle: Annotated[str, typer.Option(metavar="TIME", help="When it ends for not being used.")] = "30m",
+    lasting: Annotated[str, typer.Option("--for", metavar="TIME", help="Maximum lifetime.")] = "1h",
+    idle: Annotated[str, typer.Option(metavar="TIME", help="Ends when unused for this long.")] = "30m",
 ) -> None:
-    """Open a session: a token that carries scopes and ends by itself. It is shown this once."""
+    """Create a session: a token with scopes and a limited lifetime. It is shown only once."""
     wanted = {
         "clientId": client_id,
         "scopes": scopes,
@@ -84,7 +86,7 @@ def revoke_session(
     context: typer.Context,
     session_id: Annotated[str, typer.Argument(metavar="ID", help="The session's id, as ksi sessions ls shows it.")],
 ) -> None:
-    """End a session now."""
+    """Revoke a session now."""
     screen: Screen = context.obj
     with SyncClient() as client:
         revoked = client.send("session:revoke", {"sessionId": session_id})

@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from ksi_client.command.fault import TIMED_OUT, Fault
-from ksi_client.command.launch import DAEMON, Detached, environment, refuse_second
+from ksi_client.command.launch import DAEMON, Detached, environment, refuse_second_daemon
 from ksi_client.command.screen import Screen
-from ksi_client.command.status import look, show_state
+from ksi_client.command.status import read_state, show_state
 from ksi_client.command.verb import Verb, verb_app
 from ksi_client.paths import output_file, socket_file, var_dir
 
 app = verb_app()
 
-_MOMENT_S = 1.0
+_SHORT_WAIT_S = 1.0
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="Return only when the daemon answers.")]
 WaitSecondsOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to --wait.")]
@@ -31,25 +31,25 @@ def start(
 ) -> None:
     """Start the daemon. Its output goes to var/log/daemon.out; exit 75 when one is already running."""
     var = var_dir()
-    refuse_second(var)
+    refuse_second_daemon(var)
     if foreground:
         sys.stdout.flush()
-        os.execve(sys.executable, DAEMON, environment(var))  # noqa: S606  (no shell is the point)
+        os.execve(sys.executable, DAEMON, environment(var))  # noqa: S606  (no shell wanted)
     start_detached(context.obj, var, wait_s=timeout if wait else None)
 
 
 def start_detached(screen: Screen, var: Path, *, wait_s: float | None, config: Path | None = None) -> None:
-    """Start a daemon and print what became of it."""
+    """Start a daemon and print its state."""
     daemon = Detached(var, config)
     if wait_s is None:
-        daemon.wait_until(lambda: socket_file(var).is_socket() and look(var)[1], at_most_s=_MOMENT_S)
-    elif not daemon.wait_until(lambda: look(var)[1], at_most_s=wait_s):
+        daemon.wait_until(lambda: socket_file(var).is_socket() and read_state(var)[1], at_most_s=_SHORT_WAIT_S)
+    elif not daemon.wait_until(lambda: read_state(var)[1], at_most_s=wait_s):
         raise Fault(
             f"the daemon (pid {daemon.pid}) does not answer yet after {wait_s:g} s; it is still running",
             exit_code=TIMED_OUT,
             hint=f"ksi status, or read {output_file(var)}",
         )
-    state, answers = look(var)
+    state, answers = read_state(var)
     if answers and not screen.json:
         screen.line(f"running, pid {state.get('pid')}, {state.get('url')}")
     elif answers:

@@ -1,4 +1,4 @@
-"""`ksi status`: whether the daemon runs, and how it is."""
+"""`ksi status`: the state of the daemon."""
 
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,21 @@ app = verb_app()
 def status(context: typer.Context) -> None:
     """Show the state of the daemon. Exit 5 when it does not answer."""
     screen: Screen = context.obj
-    state, answers = look(var_dir())
+    state, answers = read_state(var_dir())
     show_state(screen, state)
     if not answers:
         raise typer.Exit(UNREACHABLE)
 
 
-def look(var: Path) -> tuple[dict[str, Any], bool]:
-    """What is known of the daemon on this var folder, and whether it was itself that said so."""
+def read_state(var: Path) -> tuple[dict[str, Any], bool]:
+    """The state of the daemon on this var folder, and whether the daemon itself answered."""
     try:
         with SyncClient(socket_file(var), timeout_s=5) as client:
             return dict(client.send("system:status")), True
     except KsiError as error:
         pid = holder(var)
-        silent: dict[str, Any] = {"state": "stopped" if pid is None else "unresponsive", "pid": pid or None}
-        return silent | {"var_dir": str(var), "socket": str(socket_file(var)), "reason": error.message}, False
+        unanswered: dict[str, Any] = {"state": "stopped" if pid is None else "unresponsive", "pid": pid or None}
+        return unanswered | {"var_dir": str(var), "socket": str(socket_file(var)), "reason": error.message}, False
 
 
 def show_state(screen: Screen, state: dict[str, Any]) -> None:
@@ -43,16 +43,16 @@ def show_state(screen: Screen, state: dict[str, Any]) -> None:
     if screen.json:
         screen.document(state)
         return
-    told = {name: value for name, value in state.items() if value not in (None, [], "")}
-    if isinstance(told.get("uptime_s"), (int, float)):
-        told["uptime"] = duration(told.pop("uptime_s"))
-    if isinstance(told.get("started_at"), str):
-        told["started_at"] = screen.moment(told["started_at"])
-    if isinstance(told.get("plugins"), dict):
-        told["plugins"] = ", ".join(f"{number} {name}" for name, number in told["plugins"].items() if number)
-    if told.get("state") == "stopped":
-        told.pop("reason", None)
-        screen.facts(told)
+    fields = {name: value for name, value in state.items() if value not in (None, [], "")}
+    if isinstance(fields.get("uptime_s"), (int, float)):
+        fields["uptime"] = duration(fields.pop("uptime_s"))
+    if isinstance(fields.get("started_at"), str):
+        fields["started_at"] = screen.moment(fields["started_at"])
+    if isinstance(fields.get("plugins"), dict):
+        fields["plugins"] = ", ".join(f"{number} {name}" for name, number in fields["plugins"].items() if number)
+    if fields.get("state") == "stopped":
+        fields.pop("reason", None)
+        screen.facts(fields)
         screen.note("next: ksi start")
     else:
-        screen.facts(told)
+        screen.facts(fields)

@@ -1,4 +1,4 @@
-"""`ksi stop`: ask the daemon to finish its calls and end, and wait until it has."""
+"""`ksi stop`: ask the daemon to finish its calls and exit, and wait for it."""
 
 import time
 from typing import Annotated
@@ -17,7 +17,7 @@ StopSecondsOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar=
 
 @app.command(cls=Verb)
 def stop(context: typer.Context, timeout: StopSecondsOption = 15) -> None:
-    """Stop the daemon. That none is running is fine."""
+    """Stop the daemon. Not an error if none is running."""
     screen: Screen = context.obj
     var = var_dir()
     began = time.monotonic()

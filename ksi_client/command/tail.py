@@ -15,13 +15,13 @@ _HISTORY_LIMIT = 1000
 
 
 def follow(screen: Screen, patterns: tuple[str, ...], *, since: str | None, count: int | None, output: str) -> None:
-    """Print until the count is reached, the reader leaves or the operator interrupts."""
+    """Print until the count is reached, the reader closes the pipe or the operator interrupts."""
     if output not in ("text", "jsonl"):
         raise Fault(f"--output takes text or jsonl, not {output!r}", exit_code=USAGE)
     as_json = screen.json or output == "jsonl"
     start = moment(since, "--since") if since is not None else None
-    with SyncClient() as client, client.subscribe(*patterns, tell=lambda text: _tell(screen, text)) as live:
-        _tell(screen, f"following {', '.join(patterns)}; Ctrl-C ends")
+    with SyncClient() as client, client.subscribe(*patterns, on_status=lambda text: _show_status(screen, text)) as live:
+        _show_status(screen, f"following {', '.join(patterns)}; Ctrl-C ends")
         for notice in islice(_notices(client, iter(live), patterns, start), count):
             line = json_text(notice.as_dict()) if as_json else _text(screen, notice)
             print(line, flush=True)
@@ -30,7 +30,7 @@ def follow(screen: Screen, patterns: tuple[str, ...], *, since: str | None, coun
 def _notices(
     client: SyncClient, live: Iterator[Notice], patterns: tuple[str, ...], start: str | float | None
 ) -> Iterator[Notice]:
-    """Earlier notices, then live ones. The subscription came first, so nothing falls between; doubles are left out."""
+    """Earlier notices, then live ones. The subscription is made first, so that none is missed; duplicates are skipped."""
     seen: set[str] = set()
     if start is not None:
         history = client.send(
@@ -51,7 +51,7 @@ def _text(screen: Screen, notice: Notice) -> str:
     return f"{at}  {screen.paint(visible(notice.event), 'name')}  {json_text(notice.data)}"
 
 
-def _tell(screen: Screen, text: str) -> None:
+def _show_status(screen: Screen, text: str) -> None:
     # Missing notices are part of the result, so -q does not hide them.
     if "dropped" in text or "lost" in text:
         print(f"ksi: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`ksi tokens`: the secrets agents prove themselves with. Each is shown once, when it is made."""
+"""`ksi tokens`: the secrets by which agents authenticate. Each is shown only once, when it is created."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from ksi_client.command.verb import Verb, verb_app
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
 
-app = verb_app("Make, list, revoke and rotate tokens.")
+app = verb_app("Create, list, revoke and rotate tokens.")
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The token's id, as ksi tokens ls shows it.")]
 
@@ -20,15 +20,17 @@ _Id = Annotated[str, typer.Argument(metavar="ID", help="The token's id, as ksi t
 @app.command("create", cls=Verb)
 def create_token(
     context: typer.Context,
-    agent: Annotated[str, typer.Argument(help="Whose token.", autocompletion=complete_agents)],
+    agent: Annotated[str, typer.Argument(help="The agent that the token is for.", autocompletion=complete_agents)],
     label: Annotated[str, typer.Option(help="What it is for.")] = "",
     lasting: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="How long it works: 30s, 5m, 1h, 2d (default: always).")
+        str | None, typer.Option("--for", metavar="TIME", help="Lifetime: 30s, 5m, 1h, 2d (default: unlimited).")
     ] = None,
     conversation: Annotated[str | None, typer.Option(metavar="ID", help="Bind it to one conversation.")] = None,
-    completion: Annotated[str | None, typer.Option(metavar="ID", help="Bind it to one completion of that.")] = None,
+    completion: Annotated[
+        str | None, typer.Option(metavar="ID", help="Bind it to one completion of that conversation.")
+    ] = None,
 ) -> None:
-    """Make a token for an agent. It is shown this once."""
+    """Create a token for an agent. It is shown only once."""
     wanted = {
         "agent_id": agent,
         "label": label,
@@ -44,7 +46,9 @@ def create_token(
 @app.command("ls", cls=Verb)
 def list_tokens(
     context: typer.Context,
-    agent: Annotated[str | None, typer.Argument(help="Only this agent's.", autocompletion=complete_agents)] = None,
+    agent: Annotated[
+        str | None, typer.Argument(help="Only tokens of this agent.", autocompletion=complete_agents)
+    ] = None,
 ) -> None:
     """List tokens by their ids; the secrets are not kept and cannot be shown."""
     screen: Screen = context.obj
@@ -74,7 +78,7 @@ def list_tokens(
 
 @app.command("revoke", cls=Verb)
 def revoke_token(context: typer.Context, token_id: _Id) -> None:
-    """Make a token worthless from the next call on."""
+    """Revoke a token from the next call on."""
     screen: Screen = context.obj
     with SyncClient() as client:
         revoked = client.send("token:revoke", {"credential_id": token_id})
@@ -87,7 +91,7 @@ def revoke_token(context: typer.Context, token_id: _Id) -> None:
 
 @app.command("rotate", cls=Verb)
 def rotate_token(context: typer.Context, token_id: _Id) -> None:
-    """Make a new token with everything the old one had, and revoke the old one."""
+    """Create a new token with the same properties, and revoke the old one."""
     with SyncClient() as client:
         made = client.send("token:rotate", {"credential_id": token_id})
     show_secret(context.obj, made)

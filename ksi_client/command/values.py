@@ -1,4 +1,4 @@
-"""Turns `key=value` words into an event's data, reading each value as the event's JSON Schema says it is."""
+"""Parses `key=value` arguments into an event's data; each value is parsed by the event's JSON Schema."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _KINDS = {
 
 
 def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any], *, event: str) -> dict[str, Any]:
-    """The data that the words stand for. A list parameter may be given several times."""
+    """The data of the arguments. A list parameter may be repeated."""
     data: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -36,7 +36,7 @@ def parse_pairs(pairs: Sequence[str], schema: Mapping[str, Any], *, event: str) 
 
 
 def parse_value(key: str, text: str, schema: Any, *, definitions: Mapping[str, Any] = {}) -> Any:
-    """One value. Text stays text where the schema takes text; otherwise it must be what the schema asks for."""
+    """Parse one value. Text stays text if the schema allows a string; otherwise it must match the schema's type."""
     kinds = list(_kinds(schema, definitions))
     takes_text = any(kind == "string" for kind, _ in kinds)
     for kind, detail in kinds:
@@ -67,7 +67,7 @@ def _parameter(schema: Mapping[str, Any], key: str, *, event: str) -> Any:
 
 
 def _kinds(schema: Any, definitions: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every type the schema allows, with the part of the schema that says more; "any" where it does not say."""
+    """Every type the schema allows, with its part of the schema; "any" if no type is given."""
     if not isinstance(schema, Mapping):
         yield "any", {}
     elif "$ref" in schema:
@@ -130,7 +130,7 @@ def _object(text: str, *_: Any) -> dict[str, Any]:
 
 
 def _any(text: str, *_: Any) -> Any:
-    """No type given: what reads as JSON is JSON, the rest is text."""
+    """No type given: parsed as JSON if possible, else kept as text."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except ValueError:

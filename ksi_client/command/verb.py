@@ -1,4 +1,4 @@
-"""What all verbs have in common: the options for how to print, which go before or after the verb alike."""
+"""The output options shared by all verbs, accepted before or after the verb."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -29,13 +29,13 @@ def _printing(
     verbose: Annotated[bool, _option("verbose", "--verbose", "-v", help="More on stderr.")] = False,
     utc: Annotated[bool, _option("utc", "--utc", help="Times in UTC instead of local time.")] = False,
 ) -> None:
-    """Carries the shared options, never runs."""
+    """Declares the shared options; never called."""
 
 
 def _shared_options() -> list[Any]:
-    carrier = typer.Typer(add_completion=False, rich_markup_mode=None)
-    carrier.command()(_printing)
-    return list(typer.main.get_command(carrier).params)
+    declaration = typer.Typer(add_completion=False, rich_markup_mode=None)
+    declaration.command()(_printing)
+    return list(typer.main.get_command(declaration).params)
 
 
 SHARED_OPTIONS = _shared_options()
@@ -64,7 +64,7 @@ class VerbGroup(TyperGroup):
 
 
 def verb_app(help: str | None = None) -> typer.Typer:
-    """A Typer for the verbs of one module. With a help text it is a group, whatever the number of its verbs."""
+    """A Typer for the verbs of one module. With a help text it is a group, even with one verb."""
     app = typer.Typer(
         cls=VerbGroup,
         add_completion=False,
@@ -74,9 +74,9 @@ def verb_app(help: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     if help:
-        app.callback()(_no_own_work)
+        app.callback()(_do_nothing)
     return app
 
 
-def _no_own_work() -> None:
+def _do_nothing() -> None:
     pass

@@ -1,4 +1,4 @@
-"""`ksi version`: of this command, of Python, and of the daemon when one runs."""
+"""`ksi version`: the versions of this command, of Python, and of the running daemon."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""The audit: an append-only, hash-chained record of what was asked, allowed, refused and done. `open_audit` opens it."""
+"""The audit: an append-only, hash-chained log of all calls and refusals. `open_audit` opens it."""
 
 from ksi_daemon.audit.audit import Audit, open_audit
 from ksi_daemon.audit.entry import Entry

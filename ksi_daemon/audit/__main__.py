@@ -1,6 +1,6 @@
-"""`python -m ksi_daemon.audit verify VAR_DIR`: checks an audit without a daemon, above all one that a daemon refuses to start with.
+"""`python -m ksi_daemon.audit verify VAR_DIR`: verifies an audit without a daemon, for example one with which the daemon refuses to start.
 
-Progress goes to stderr and the verdict, one JSON object, to stdout; exit 0 when the record is whole, 1 when not.
+Progress goes to stderr and the verdict, one JSON object, to stdout; exit 0 when the audit is intact, 1 when not.
 """
 
 import sys

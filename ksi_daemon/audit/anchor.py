@@ -1,10 +1,10 @@
-"""Signed checkpoints outside the database: what shows that a chain is ours and whole, and not a recomputed or shortened one.
+"""Signed checkpoints outside the database: they prove that a chain was written by this daemon and is complete, not recomputed or shortened.
 
-Each line of the anchor file says how far the chain had come and with which hash, and is signed with HMAC-SHA256 under a random
-32-byte key (0600, var/run/audit.key): a signature that only this hub can make *and check*, because no library for public-key
-signatures is among our dependencies. Every line carries the whole state, so a start reads only the last one. Who can write var/
-but not read the key cannot forge a line; he can put back older copies of both the database and the anchor, which is why each
-checkpoint also goes to the log.
+Each line of the anchor file holds the last row and its hash at that time, and is signed with HMAC-SHA256 under a random
+32-byte key (0600, var/run/audit.key): only this daemon can make *and check* a signature, because none of the dependencies
+has public-key signatures. Every line carries the whole state, so a start reads only the last one. A user who can write var/
+but not read the key cannot forge a line, but can restore older copies of both the database and the anchor; therefore each
+checkpoint is also logged.
 """
 
 import hashlib
@@ -55,12 +55,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def base(self) -> Head:
-        """The place that the first remaining row follows."""
+        """The position before the first remaining row."""
         return Head(self.base_seq, bytes.fromhex(self.base_hash))
 
 
 class BrokenAnchor(Exception):
-    """The anchor file itself was changed: its line (0 is the last), and why."""
+    """The anchor file itself was changed: the line (0 is the last), and the reason."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"{f'line {line}' if line else 'the last line'} of the anchor file {reason}")
@@ -68,11 +68,11 @@ class BrokenAnchor(Exception):
 
 
 def write_key(path: Path, key: bytes) -> None:
-    """Keep the signing key. Its presence says from then on that an audit must be there."""
-    unfinished = path.with_name(path.name + ".new")
-    unfinished.unlink(missing_ok=True)
-    write_durably(unfinished, key)
-    unfinished.rename(path)
+    """Store the signing key. If it exists, the audit must exist too."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    write_durably(temporary, key)
+    temporary.rename(path)
     sync_folder(path.parent)
 
 
@@ -88,12 +88,12 @@ def read_key(path: Path) -> bytes:
             f"{path} can be reached by other users, so checkpoints could be forged. Run: chmod 600 '{path}' (as its owner)"
         )
     if len(key) != KEY_BYTES:
-        raise BadData(f"{path} is not the audit's key: it has not {KEY_BYTES} bytes. Restore it from a backup.")
+        raise BadData(f"{path} is not a valid audit key: it does not have {KEY_BYTES} bytes. Restore it from a backup.")
     return key
 
 
 class Anchor:
-    """The end of the anchor file, for the one writer. A line is durable when `append` returns, or not there at all."""
+    """The anchor file, for its only writer. When `append` returns the line is durable; when it raises, nothing was written."""
 
     def __init__(self, path: Path, key: bytes, last: Checkpoint | None) -> None:
         self.path = path
@@ -105,11 +105,11 @@ class Anchor:
         signed = checkpoint.signed(self._key, "" if self.last is None else self.last.mac)
         handle = os.open(
             self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )  # opened anew each time: a file moved away in between must not swallow the line
+        )  # opened again each time: if the file was moved away, the line must not be lost with it
         try:
             length = os.fstat(handle).st_size
             if length == 0 and self.last is not None:
-                raise OSError(f"{self.path} is gone or empty, though it had lines")
+                raise OSError(f"{self.path} is missing or empty, but it had lines before")
             try:
                 _write_whole(handle, msgspec.json.encode(signed) + b"\n")
                 os.fdatasync(handle)
@@ -128,18 +128,18 @@ class Anchor:
             kept[0], kind="base", base_seq=kept[-1].base_seq, base_hash=kept[-1].base_hash
         )
         after = ""
-        for place, line in enumerate(kept):
-            kept[place] = line.signed(self._key, after)
-            after = kept[place].mac
-        unfinished = self.path.with_name(self.path.name + ".new")
-        write_durably(unfinished, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
-        unfinished.rename(self.path)
+        for index, line in enumerate(kept):
+            kept[index] = line.signed(self._key, after)
+            after = kept[index].mac
+        temporary = self.path.with_name(self.path.name + ".new")
+        write_durably(temporary, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+        temporary.rename(self.path)
         sync_folder(self.path.parent)
         self.last = kept[-1]
 
 
 def read_lines(path: Path, key: bytes) -> Iterator[Checkpoint]:
-    """Every checkpoint, its signature and its place checked. A last line that was never finished does not count."""
+    """Every checkpoint, with its signature and its order checked. An unfinished last line is ignored."""
     before: Checkpoint | None = None
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -149,7 +149,7 @@ def read_lines(path: Path, key: bytes) -> Iterator[Checkpoint]:
             if before is not None and (checkpoint.after != before.mac or checkpoint.seq < before.seq):
                 raise BrokenAnchor(number, "does not follow the line before it: lines were removed or reordered")
             if before is None and (checkpoint.kind not in ("first", "base") or checkpoint.after):
-                raise BrokenAnchor(number, "is not how an anchor begins: lines before it were removed")
+                raise BrokenAnchor(number, "cannot be the first line: lines before it were removed")
             before = checkpoint
             yield checkpoint
 
@@ -158,18 +158,18 @@ def read_last_line(path: Path, key: bytes) -> Checkpoint:
     """The last finished line, without reading the others."""
     finished = _finished_tail(path)[1]
     if not finished:
-        raise BrokenAnchor(1, "is not there: the file is empty or cut")
+        raise BrokenAnchor(1, "is missing: the file is empty or truncated")
     return _read_line(finished.rpartition(b"\n")[2], key, 0)
 
 
 def cut_unfinished_line(path: Path) -> None:
-    """Take away what a crash left of a line, so that the next one starts on its own."""
+    """Remove an unfinished last line left by a crash, so that the next line starts on its own."""
     start, finished = _finished_tail(path)
     os.truncate(path, start + len(finished) + 1)
 
 
 def _finished_tail(path: Path) -> tuple[int, bytes]:
-    """The end of the file from some place on, with at least its last finished line whole, and without that line's end."""
+    """The end of the file, with at least its last finished line complete, without that line's newline, and its offset."""
     with path.open("rb") as file:
         start = end = file.seek(0, os.SEEK_END)
         tail = b""
@@ -187,7 +187,7 @@ def _read_line(line: bytes, key: bytes, number: int) -> Checkpoint:
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise BrokenAnchor(number, f"is not a checkpoint ({error})") from error
     if not checkpoint.is_signed_with(key):
-        raise BrokenAnchor(number, "is not signed with the key of this hub")
+        raise BrokenAnchor(number, "is not signed with the key of this daemon")
     return checkpoint
 
 

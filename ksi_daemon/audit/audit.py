@@ -1,9 +1,9 @@
-"""The audit as the rest of the daemon sees it: append, ask, verify, export, let go of; opened and closed as one part.
+"""The audit's interface for the rest of the daemon: append, query, verify, export, retain; opened and closed as one unit.
 
     async with open_audit(var_dir, log=log.logger) as audit:
         await audit.append(Entry(type="tool_call", phase="intent", status="started", …))   # durable when it returns
 
-An intent row goes before an effect, an outcome row before the reply; `append_refusal` is for refusals, which may come in floods.
+An intent row is written before an effect, an outcome row before the reply; `append_refusal` is for refusals, which may be many.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from ksi_daemon.errors import AuditUnavailable, Conflict, Invalid, Unavailable
 
 
 class Audit:
-    """One daemon's record. Made by `open_audit`."""
+    """The audit of one daemon. Created by `open_audit`."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Audit:
         self._monotonic = monotonic
         self._flood = Flood()
         self._counted = asyncio.Event()
-        self._reorganising = asyncio.Lock()  # verification must not meet rows on their way out
+        self._reorganising = asyncio.Lock()  # verification must not run while rows are being dropped
 
     @property
     def available(self) -> bool:
-        """Whether entries can be made durable now. If not, nothing may be served."""
+        """Whether entries can be made durable now. If not, no call may be served."""
         return self._writer.problem is None
 
     @property
@@ -60,9 +60,9 @@ class Audit:
         return self._writer.ledger.head
 
     def alarms(self) -> list[str]:
-        """What is wrong at this moment, in sentences."""
+        """The current alarms, as sentences."""
         problem = self._writer.problem
-        unavailable = f"the audit cannot be written, so nothing is served: {problem}" if problem else None
+        unavailable = f"the audit cannot be written, so calls are refused: {problem}" if problem else None
         return [text for text in (unavailable, self._writer.checkpoints.problem, self._mirror.problem) if text]
 
     async def append(self, entry: Entry) -> None:
@@ -70,16 +70,16 @@ class Audit:
         await self._writer.append(entry)
 
     async def append_refusal(self, entry: Entry) -> None:
-        """Like `append`, but above the budget of one agent and second it only counts: see `flood.py`."""
+        """Like `append`, but refusals of one agent over the budget of a second are only counted: see `flood.py`."""
         if not self.available:
             raise self._writer.unavailable()
-        if self._flood.takes(entry, now=self._monotonic(), time_s=self._clock()):
+        if self._flood.count_over_budget(entry, now=self._monotonic(), time_s=self._clock()):
             self._counted.set()
         else:
             await self._writer.append(entry)
 
     async def write_summaries(self) -> None:
-        """Make the counts of all seconds that are over durable."""
+        """Write the counts of all finished seconds, durably."""
         await self._write_summaries(self._monotonic())
 
     async def _write_summaries(self, now: float) -> None:
@@ -105,7 +105,7 @@ class Audit:
     async def query(
         self, wanted: reading.Filter, *, limit: int = 100, order: Literal["newest", "oldest"] = "newest"
     ) -> reading.Page:
-        """Rows that fit, newest first unless asked otherwise."""
+        """Matching rows, newest first by default."""
         return await asyncio.to_thread(reading.query, self.files, wanted, limit=limit, order=order)
 
     async def stats(self, wanted: reading.Filter | None = None) -> reading.Stats:
@@ -113,13 +113,13 @@ class Audit:
         return await asyncio.to_thread(reading.stats, self.files, wanted or reading.Filter())
 
     async def unknown_outcomes(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Calls that were begun and of which nobody knows how they ended, newest first; for doctor."""
+        """Calls with an unknown outcome, newest first; for `ksi doctor`."""
         return (await self.query(reading.Filter(status="unknown"), limit=limit)).rows
 
     async def verify(
         self, *, progress: verification.Progress | None = None, deep: bool = False
     ) -> verification.Verdict:
-        """Check the whole record, beside the running service. `progress` is called on another thread."""
+        """Verify the whole audit while the daemon runs. `progress` is called on another thread."""
         async with self._reorganising:
             return await asyncio.to_thread(
                 verification.verify, self.files, progress=progress, deep=deep, head=self.head
@@ -128,10 +128,10 @@ class Audit:
     async def export_jsonl(
         self, path: Path, *, after: int | None = None, through: int | None = None
     ) -> export.Exported:
-        """Write rows (all that are there, or those after one and up to another) with their chain; see `export.verify_export`."""
+        """Export rows (all, or those after `after` and up to `through`) with their chain; see `export.verify_export`."""
         async with self._reorganising:
             base = self._writer.checkpoints.base
-            start = base if after is None else await self._place(after)
+            start = base if after is None else await self._position(after)
             end = self.head.seq if through is None else min(through, self.head.seq)
             try:
                 exported = await asyncio.to_thread(
@@ -146,20 +146,21 @@ class Audit:
                 )
             except Broken as error:
                 raise Conflict(
-                    f"nothing was exported: {error}", hint="`ksi audit verify` shows what is wrong"
+                    f"the audit is broken, so nothing was exported: {error}",
+                    hint="`ksi audit verify` shows what is wrong",
                 ) from error
             if exported.last_seq is not None:
                 await self._writer.run(lambda: self._mark_exported(start.seq, exported.last_seq or 0))
             return exported
 
     async def export_csv(self, path: Path, wanted: reading.Filter | None = None) -> export.Exported:
-        """Write rows that fit for a spreadsheet. Does not count as an export for retention: it does not keep the chain."""
+        """Export matching rows for a spreadsheet. Does not count as an export for retention, because it does not keep the chain."""
         return await asyncio.to_thread(export.export_csv, self.files, path, wanted or reading.Filter())
 
     async def retain(
         self, *, keep_days: float | None = None, keep_rows: int | None = None, force: bool = False
     ) -> retention.Retained:
-        """Drop the rows from the start of the chain that are too old or too many; the caller records that it asked for it."""
+        """Drop rows from the start of the chain that are too old or too many. The caller audits the request itself."""
         async with self._reorganising:
             ledger, checkpoints = self._writer.ledger, self._writer.checkpoints
             cut = await asyncio.to_thread(
@@ -177,29 +178,29 @@ class Audit:
                 pass
             return retained
 
-    async def _place(self, seq: int) -> Head:
+    async def _position(self, seq: int) -> Head:
         base = self._writer.checkpoints.base
         if seq == base.seq:
             return base
         found = await self._writer.run(lambda: self._writer.ledger.hash_at(seq))
         if found is None:
-            raise Invalid(f"there is no row {seq}", hint=f"rows {base.seq + 1} to {self.head.seq} are there")
+            raise Invalid(f"there is no row {seq}", hint=f"rows {base.seq + 1} to {self.head.seq} exist")
         return Head(seq, found)
 
     def _mark_exported(self, start: int, last: int) -> None:
-        """Remember, signed, how far the record was exported without a hole."""
+        """Store, signed, up to which row the audit was exported without a gap."""
         checkpoints = self._writer.checkpoints
         if start > max(checkpoints.exported_through, checkpoints.base.seq) or last <= checkpoints.exported_through:
             return
         if not checkpoints.sign(self._writer.ledger, "exported", exported_through=last):
             raise Unavailable(
-                f"the export is whole, but retention will not know of it: {checkpoints.problem}",
-                hint="make room for the anchor file, then export again",
+                f"the export is complete, but could not be marked as exported for retention: {checkpoints.problem}",
+                hint="free disk space for the anchor file, then export again",
             )
 
     async def close(self) -> None:
         """Write the last summaries, sign the end."""
-        with suppress(AuditUnavailable):  # told by the alarm; there is no later
+        with suppress(AuditUnavailable):  # already reported by an alarm; cannot be retried
             await self._write_summaries(self._monotonic() + 1)
         await self._writer.close()
         await asyncio.to_thread(self._mirror.close)
@@ -216,9 +217,9 @@ async def open_audit(
     connect: Connect = connect_writer,
     retry_s: float = RETRY_S,
 ) -> AsyncIterator[Audit]:
-    """Open the record under `var_dir`, made on the first start. Raises `BadData` when it is not as it was left.
+    """Open the audit under `var_dir`; it is created on the first start. Raises `BadData` when it was changed or damaged.
 
-    `on_alarm` is called on the event loop with a sentence when something begins to be wrong. Calls that a crash cut short get an
+    `on_alarm` is called on the event loop with a message for each new problem. Calls interrupted by a crash get an
     outcome row with status "unknown" before this yields.
     """
     loop = asyncio.get_running_loop()
@@ -228,7 +229,7 @@ async def open_audit(
         if on_alarm is not None:
             loop.call_soon_threadsafe(on_alarm, text)
 
-    def tell(line: Checkpoint) -> None:
+    def log_checkpoint(line: Checkpoint) -> None:
         log.info(
             "audit checkpoint",
             **{name: getattr(line, name) for name in ("kind", "daemon_id", "seq", "hash", "rows", "mac")},
@@ -237,7 +238,7 @@ async def open_audit(
     files = Files.under(var_dir)
     opened = await asyncio.to_thread(open_files, files, clock())
     ledger = await asyncio.to_thread(Ledger, opened, connect)
-    checkpoints = Checkpoints(opened.anchor, tell, on_alarm=alarm, clock=clock, monotonic=monotonic)
+    checkpoints = Checkpoints(opened.anchor, log_checkpoint, on_alarm=alarm, clock=clock, monotonic=monotonic)
     mirror = Mirror(files.mirror, alarm)
     writer = Writer(ledger, checkpoints, mirror, on_alarm=alarm, clock=clock, monotonic=monotonic, retry_s=retry_s)
     mirror.start()

@@ -1,6 +1,6 @@
 """When the chain's head is signed: every 1,000 rows, 60 s after the first unsigned one, and at the end.
 
-An anchor that cannot be written raises an alarm and is tried again a second later; the rows themselves are durable meanwhile.
+An anchor that cannot be written raises an alarm and is retried after a second; the rows themselves are durable anyway.
 """
 
 import time
@@ -20,12 +20,12 @@ Kind = Literal["checkpoint", "closed", "base", "exported"]
 
 
 class Checkpoints:
-    """Counts unsigned rows and signs. `told` gets each signed line, for the log."""
+    """Counts unsigned rows and signs checkpoints. `on_signed` receives each signed line, for the log."""
 
     def __init__(
         self,
         anchor: Anchor,
-        told: Callable[[Checkpoint], None],
+        on_signed: Callable[[Checkpoint], None],
         *,
         on_alarm: Callable[[str], None],
         clock: Callable[[], float] = time.time,
@@ -33,7 +33,7 @@ class Checkpoints:
     ) -> None:
         self.anchor = anchor
         self.problem: str | None = None
-        self._told = told
+        self._on_signed = on_signed
         self._on_alarm = on_alarm
         self._clock = clock
         self._monotonic = monotonic
@@ -41,7 +41,7 @@ class Checkpoints:
         self._due = float("inf")
 
     def count(self, rows: int) -> None:
-        """So many more rows are durable."""
+        """Count rows that became durable."""
         if self._unsigned == 0:
             self._due = self._monotonic() + EVERY_S
         self._unsigned += rows
@@ -51,11 +51,11 @@ class Checkpoints:
         return now >= self._due or (self._unsigned >= EVERY_ROWS and self.problem is None)
 
     def due_in_s(self, now: float) -> float:
-        """How long nothing needs to be signed, if no row comes."""
+        """Seconds until the next checkpoint is due, if no row is added."""
         return min(EVERY_S, max(0.0, self._due - now))
 
     def sign(self, ledger: Ledger, kind: Kind, **changes: Any) -> bool:
-        """Sign the head as it is now; False (and an alarm) when the anchor cannot be written."""
+        """Sign the current head; False (and an alarm) when the anchor cannot be written."""
         before = self._last()
         state: dict[str, Any] = {
             "base_seq": before.base_seq,
@@ -84,20 +84,20 @@ class Checkpoints:
         self.problem = None
         self._unsigned = 0
         self._due = float("inf")
-        self._told(signed)
+        self._on_signed(signed)
         return True
 
     def _last(self) -> Checkpoint:
         if self.anchor.last is None:
-            raise ValueError("an anchor begins with its first line, which is made with the database")
+            raise ValueError("the anchor has no first line, which is written when the database is created")
         return self.anchor.last
 
     @property
     def exported_through(self) -> int:
-        """The last row that a finished export holds."""
+        """The last row of the latest complete export."""
         return self._last().exported_through
 
     @property
     def base(self) -> Head:
-        """The place that the first remaining row follows."""
+        """The position before the first remaining row."""
         return self._last().base

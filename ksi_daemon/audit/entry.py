@@ -1,7 +1,7 @@
-"""What the audit records: an entry as callers write it, and the row it becomes, cleaned, capped and free of secrets.
+"""The audit's entries as callers write them, and the rows they become: sanitized, size-limited and without secrets.
 
 Nothing a caller sends can break a row: text is made printable, numbers bounded, and a value too large to keep is replaced by its
-beginning with the length and SHA-256 of the whole. Who writes entries, and when, is left to others.
+beginning with the length and SHA-256 of the whole. Which entries are written, and when, is decided by the callers.
 """
 
 import math
@@ -32,12 +32,12 @@ REASON_LIMIT = 1_024
 CLEAN_TEXTS_KEPT = 8_192
 LARGEST_INTEGER = 2**63 - 1
 
-OUR_OWN_ID = re.compile(r"[0-9a-f]{16,64}")
+GENERATED_ID = re.compile(r"[0-9a-f]{16,64}")
 
 Value = str | int | float | bytes | None
 Row = tuple[Value, ...]
 
-# The order is part of the record: a row's hash is made of these, as one JSON array.
+# The order must not change: a row's hash is computed from these, as one JSON array.
 FIELDS = (
     "daemon_id", "seq", "time", "type", "phase", "status", "call_id", "correlation_id", "parent_id", "transport", "principal",
     "agent_id", "user_id", "session_id", "credential_id", "conversation_id", "event", "tool",
@@ -48,10 +48,10 @@ COLUMNS = (*FIELDS, "prev_hash", "hash")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to record. `arguments` and `details` may be anything that has a JSON form; secrets are taken out later.
+    """One audit entry. `arguments` and `details` may be anything that has a JSON form; secrets are redacted when the row is made.
 
     `status` is "started" for an intent, "ok" or an error's code word otherwise; "unknown" is written by the audit itself.
-    `time_s` is the moment it was handed in, unless given.
+    `time_s` defaults to the time of the append.
     """
 
     type: EntryType
@@ -83,10 +83,10 @@ _clean_texts: set[str] = set()
 
 
 def fields_after_seq(entry: Entry, time_s: float) -> Row:
-    """An entry's row without daemon_id, seq and hashes. Raises `ValueError` for a type, phase or transport there is not."""
+    """An entry's row without daemon_id, seq and hashes. Raises `ValueError` for an unknown type, phase or transport."""
     if entry.type not in TYPES or entry.phase not in PHASES or entry.transport not in TRANSPORTS:
         raise ValueError(
-            f"no such audit entry: type {entry.type!r}, phase {entry.phase!r}, transport {entry.transport!r}"
+            f"not a valid audit entry: type {entry.type!r}, phase {entry.phase!r}, transport {entry.transport!r}"
         )
     arguments = shown_json(entry.arguments)
     details = shown_json(entry.details)
@@ -121,11 +121,11 @@ def fields_after_seq(entry: Entry, time_s: float) -> Row:
 
 
 def clean_name(text: str | None, limit: int = NAME_LIMIT) -> str | None:
-    """Text without secrets, visible on one line, and no longer than `limit`; what was cut says so."""
+    """Text without secrets, printable on one line, and no longer than `limit`; a cut is marked."""
     if (
         text is None
         or (text in _clean_texts and len(text) <= limit)
-        or OUR_OWN_ID.fullmatch(text)
+        or GENERATED_ID.fullmatch(text)
         or EVENT_NAME.fullmatch(text)
     ):
         return text
@@ -147,7 +147,7 @@ def _clean(text: str, limit: int) -> str:
 
 
 def _bounded_duration(duration_ms: float | None) -> float | None:
-    """To the microsecond. SQLite would keep NaN as NULL and lose the sign of -0.0, and the hash would no longer fit."""
+    """To the microsecond. SQLite would keep NaN as NULL and lose the sign of -0.0, and the hash would no longer match."""
     if duration_ms is None or not math.isfinite(duration_ms):
         return None
     return round(max(0.0, float(duration_ms)), 3) + 0.0

@@ -1,7 +1,7 @@
-"""Takes the audit, or a part of it, out of the database: JSON lines that keep the chain and verify alone, or CSV for a spreadsheet.
+"""Exports the audit, or a part of it: JSON lines that keep the chain and can be verified on their own, or CSV for a spreadsheet.
 
-A JSON export has a first line with the place its rows follow, and a last line signed like a checkpoint: without it the export is not
-whole. Without the key one can check that its rows are a chain, with it that they are ours.
+A JSON export has a first line with the position before its first row, and a last line signed like a checkpoint: without it the
+export is incomplete. Without the key the chain can be checked, with the key also that this daemon wrote it.
 """
 
 import csv
@@ -30,7 +30,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What an export holds."""
+    """A finished export."""
 
     path: str
     rows: int
@@ -57,7 +57,7 @@ class _End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_jsonl(files: Files, path: Path, *, daemon_id: str, after: Head, through: int, key: bytes) -> Exported:
-    """Write the rows after `after` up to `through`, checking each on the way. Raises `Broken` rather than export a bad row."""
+    """Write the rows after `after` up to `through`, checking each on the way. Raises `Broken` at an invalid row."""
     beginning = _Beginning(daemon_id=daemon_id, after_seq=after.seq, after_hash=after.hash.hex())
     end = _End(end=after.seq, hash=after.hash.hex(), rows=0)
     with _new_file(path) as out, reading(files.database) as connection:
@@ -77,7 +77,7 @@ def _written(rows: Iterator[Row], out: BinaryIO) -> Iterator[Row]:
 
 
 def verify_export(path: Path, key: bytes | None = None) -> Verdict:
-    """Check an export by itself; with the hub's key also that it is the hub's own."""
+    """Check an export by itself; with the daemon's key also that this daemon wrote it."""
     good, rows, beginning = 0, 0, None
     try:
         with path.open("rb") as lines:
@@ -89,9 +89,9 @@ def verify_export(path: Path, key: bytes | None = None) -> Verdict:
                 good, last_hash, rows = seq, row_hash, rows + 1
         end = reader.end
         if end is None or (end.end, end.hash, end.rows) != (good, last_hash.hex(), rows):
-            raise Broken(good + 1, "the end is missing: the export was cut")
+            raise Broken(good + 1, "the end is missing: the export was truncated")
         if key is not None and not hmac.compare_digest(end.mac, end.signature(key, beginning)):
-            raise Broken(after.seq + 1, "the chain was recomputed: its end is not signed by this hub")
+            raise Broken(after.seq + 1, "the chain was recomputed: its end is not signed by this daemon")
     except (Broken, msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         bad = error.seq if isinstance(error, Broken) else good + 1
         return Verdict(ok=False, rows=rows, last_seq=good, first_bad_seq=bad, problem=str(error))
@@ -99,7 +99,7 @@ def verify_export(path: Path, key: bytes | None = None) -> Verdict:
 
 
 class _ExportLines:
-    """The rows of an export's lines, and its last line, once it was reached."""
+    """The rows of an export's lines, and its last line, once it was read."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self._lines = lines
@@ -108,7 +108,7 @@ class _ExportLines:
     def rows(self, seq: int) -> Iterator[Row]:
         for line in self._lines:
             if self.end is not None:
-                raise Broken(seq + 1, "something follows the end")
+                raise Broken(seq + 1, "there are lines after the end")
             if line.startswith(b'{"end":'):
                 self.end = msgspec.json.decode(line, type=_End)
                 continue
@@ -121,7 +121,7 @@ class _ExportLines:
 
 
 def export_csv(files: Files, path: Path, wanted: Filter) -> Exported:
-    """Write the rows that fit as CSV, oldest first. Nothing in it is a formula to a spreadsheet or an order to a terminal."""
+    """Write the matching rows as CSV, oldest first. Cells cannot be spreadsheet formulas or terminal escapes."""
     where, values = conditions(wanted)
     rows: int = 0
     first: int | None = None
@@ -150,9 +150,9 @@ def _cell(value: Any) -> str:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """A private file that appears under its name only when it is whole and durable. Never overwrites."""
+    """A private file that appears under its name only when it is complete and durable. Never overwrites."""
     if path.exists():
-        raise Conflict(f"{path} is already there", hint="name a file that does not exist yet")
+        raise Conflict(f"{path} already exists", hint="choose another file name")
     unfinished = path.with_name(path.name + ".unfinished")
     handle = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -160,7 +160,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
             yield out
             out.flush()
             os.fsync(out.fileno())
-        os.link(unfinished, path)  # unlike a rename, fails when somebody made it meanwhile
+        os.link(unfinished, path)  # unlike a rename, fails if the file was created meanwhile
         sync_folder(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)

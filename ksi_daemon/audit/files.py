@@ -1,4 +1,4 @@
-"""Where the audit keeps its files under var/, its table, and how to connect to it."""
+"""The audit's files under var/, its table, and the connections to its database."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ksi_daemon.audit.entry import COLUMNS, Row
 
-# No index by agent or session: 64 agents at once would dirty 64 pages of each in every commit, and halve the speed of the hub.
+# No index by agent or session: 64 agents at once would dirty 64 pages of each in every commit, and halve the daemon's throughput.
 MIGRATIONS = [
     """
     CREATE TABLE entries (
@@ -49,9 +49,9 @@ MIGRATIONS = [
     "ALTER TABLE entries RENAME COLUMN door TO transport",  # hashes are made of values in order, so they stay valid
 ]
 
-BUSY_TIMEOUT_MS = 1_000  # callers wait that long for a database somebody else has locked, then they are refused
+BUSY_TIMEOUT_MS = 1_000  # callers wait that long for a database that another process has locked, then they are refused
 SLICE_ROWS = 10_000  # read at once: a longer read transaction would let the write-ahead log grow
-SELECT = f"SELECT {', '.join(COLUMNS)} FROM entries"  # noqa: S608 - only our own column names
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM entries"  # noqa: S608 - only constant column names
 
 
 class Files(NamedTuple):
@@ -64,7 +64,7 @@ class Files(NamedTuple):
 
     @classmethod
     def under(cls, var_dir: Path) -> "Files":
-        """The files of the hub that lives in `var_dir`."""
+        """The files of the daemon that uses `var_dir`."""
         return cls(
             database=var_dir / "db" / "audit.db",
             key=var_dir / "run" / "audit.key",
@@ -73,13 +73,13 @@ class Files(NamedTuple):
         )
 
     @property
-    def way_out(self) -> str:
-        """What an operator can do about an audit that cannot be trusted."""
+    def recovery_hint(self) -> str:
+        """What an operator can do about an audit that is broken."""
         aside = self.database.parent.parent / "audit-set-aside"
         return (
             f"`python -m ksi_daemon.audit verify '{self.database.parent.parent}' --deep` names the first bad row. Restore the audit's files from a "
-            f"backup; or keep them as evidence and begin a new record: mkdir '{aside}' && "
-            f"mv '{self.database}'* '{self.anchor}' '{self.key}' '{aside}'/ (leave out what is not there)"
+            f"backup; or keep them as evidence and start a new audit: mkdir '{aside}' && "
+            f"mv '{self.database}'* '{self.anchor}' '{self.key}' '{aside}'/ (leave out files that do not exist)"
         )
 
 
@@ -93,7 +93,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         "synchronous = FULL",
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
         "trusted_schema = OFF",
-        "secure_delete = ON",  # what retention drops is gone from the file, too
+        "secure_delete = ON",  # dropped rows are also overwritten in the file
         "wal_autocheckpoint = 4000",
         "journal_size_limit = 67108864",
     ):

@@ -1,7 +1,7 @@
-"""Keeps a flood of refusals from becoming a flood of rows: above a budget they are counted, exactly, one row per second and kind.
+"""Limits the rows that a flood of refusals writes: over a budget they are counted exactly, one row per second and kind.
 
-Up to `BUDGET` refusals a second of one agent have a row each, durable before the reply. Those above it are counted in memory and the
-reply leaves at once; the row with their number is written at the end of that second, so a crash can lose the count of one second. The
+Up to `BUDGET` refusals a second of one agent have a row each, durable before the reply. Those over it are counted in memory and the
+reply is sent at once; the row with their number is written at the end of that second, so a crash can lose the count of one second. The
 counts of all rows together are always the number of refusals.
 """
 
@@ -14,7 +14,7 @@ from ksi_daemon.audit.entry import Entry
 from ksi_daemon.notice import iso_time
 
 BUDGET = 50
-KINDS_LIMIT = 64  # summary rows of one agent in one second; invented event names beyond it share one
+KINDS_LIMIT = 64  # summary rows of one agent in one second; further event names share one row
 MANY_EVENTS = "(many)"
 
 _Kind = tuple[str, str, str, str, str | None, str | None]
@@ -31,28 +31,28 @@ class _Second:
 
 @dataclass(slots=True)
 class _Count:
-    like: Entry
+    first: Entry
     count: int
     first_s: float
     last_s: float
 
 
 class Flood:
-    """The budget and the counts. Not thread-safe: it lives on the event loop. Seconds are monotonic ones."""
+    """The budget and the counts. Not thread-safe: for the event loop only. Seconds are monotonic."""
 
     def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
         self._agents: dict[tuple[str, str | None], _Second] = {}
-        self._over: list[_Second] = []
+        self._finished: list[_Second] = []
         self._unwritten: list[Entry] = []
 
-    def takes(self, entry: Entry, *, now: float, time_s: float) -> bool:
-        """Whether this refusal was only counted. False: it is within the budget and wants a row of its own."""
+    def count_over_budget(self, entry: Entry, *, now: float, time_s: float) -> bool:
+        """Count a refusal that is over the budget; True when it was counted, False when it needs its own row."""
         agent = (entry.principal, entry.agent_id)
         second = self._agents.get(agent)
         if second is None or second.number != int(now):
             if second is not None and second.kinds:
-                self._over.append(second)
+                self._finished.append(second)
             second = self._agents[agent] = _Second(int(now))
         if second.rows < self._budget:
             second.rows += 1
@@ -62,18 +62,18 @@ class Flood:
 
     @property
     def has_counts(self) -> bool:
-        """Whether any refusal was counted whose summary is not yet taken."""
-        return bool(self._over or self._unwritten) or any(second.kinds for second in self._agents.values())
+        """Whether any counted refusal is not yet in a summary that was taken."""
+        return bool(self._finished or self._unwritten) or any(second.kinds for second in self._agents.values())
 
     def take_due(self, now: float) -> list[Entry]:
-        """The summary rows of all seconds that are over; forgets them, and agents that were quiet."""
+        """The summary rows of all finished seconds; removes them, and agents without refusals."""
         for agent, second in list(self._agents.items()):
             if second.number < int(now):
                 del self._agents[agent]
-                self._over.append(second)
-        over, self._over = self._over, []
+                self._finished.append(second)
+        finished, self._finished = self._finished, []
         due, self._unwritten = self._unwritten, []
-        return due + [_summary(count) for second in over for count in second.kinds.values()]
+        return due + [_summary(count) for second in finished for count in second.kinds.values()]
 
     def put_back(self, summaries: Iterable[Entry]) -> None:
         """Summaries that could not be written: they are due again."""
@@ -93,20 +93,20 @@ class Flood:
 
 
 def _summary(counted: _Count) -> Entry:
-    like = counted.like
+    first = counted.first
     return Entry(
-        type=like.type,
-        phase=like.phase,
-        status=like.status,
-        event=like.event,
-        tool=like.tool,
-        transport=like.transport,
-        principal=like.principal,
-        agent_id=like.agent_id,
-        user_id=like.user_id,
-        rule=like.rule,
-        reason=like.reason,
+        type=first.type,
+        phase=first.phase,
+        status=first.status,
+        event=first.event,
+        tool=first.tool,
+        transport=first.transport,
+        principal=first.principal,
+        agent_id=first.agent_id,
+        user_id=first.user_id,
+        rule=first.rule,
+        reason=first.reason,
         count=counted.count,
         time_s=counted.first_s,
-        details={"summary": "refusals beyond the budget of one second", "until": iso_time(counted.last_s)},
+        details={"summary": "refusals over the budget of one second", "until": iso_time(counted.last_s)},
     )

@@ -1,4 +1,4 @@
-"""The chain being written: one connection, the head, and groups of rows that are kept whole or not at all.
+"""Writes the chain: one connection, the head, and groups of rows, each written completely or not at all.
 
 Blocking and single-threaded; the thread, the queue and the waiting callers are in `writer.py`.
 """
@@ -18,20 +18,20 @@ Connect = Callable[[Path], sqlite3.Connection]
 PHASE, CALL_ID = FIELDS.index("phase"), FIELDS.index("call_id")
 HASH = COLUMNS.index("hash")
 LARGEST_STATEMENT = 64
-_PLACES = f"({', '.join('?' * len(COLUMNS))})"
-# One statement inserts many rows: each statement lets go of the interpreter lock once, and a busy event loop may keep it for 5 ms.
+_PLACEHOLDERS = f"({', '.join('?' * len(COLUMNS))})"
+# One statement inserts many rows: each statement releases the interpreter lock once, and a busy event loop may keep it for 5 ms.
 _INSERTS = {
-    2**power: f"INSERT INTO entries VALUES {', '.join([_PLACES] * 2**power)}"  # noqa: S608 - only question marks
+    2**power: f"INSERT INTO entries VALUES {', '.join([_PLACEHOLDERS] * 2**power)}"  # noqa: S608 - only question marks
     for power in range(LARGEST_STATEMENT.bit_length())
 }
 
 
 class Replaced(Exception):
-    """The database under our hands is no longer the one we wrote."""
+    """The database file was replaced while the daemon was running."""
 
 
 class Ledger:
-    """Appends rows to one daemon's chain. After a failure `reconnect` finds out what was really kept."""
+    """Appends rows to one daemon's chain. After a failure `reconnect` finds out which rows were really written."""
 
     def __init__(self, opened: Opened, connect: Connect = connect_writer) -> None:
         self.daemon_id = opened.daemon_id
@@ -43,11 +43,11 @@ class Ledger:
         self._file = self._path.stat().st_ino
 
     def append(self, entries: Sequence[Row]) -> list[Row]:
-        """Write rows (given without daemon_id, seq and hashes) in one durable transaction; returns them whole.
+        """Write rows (given without daemon_id, seq and hashes) in one durable transaction; returns the complete rows.
 
-        Raises `sqlite3.Error`, `OSError` or `Replaced`; then nothing was kept and the head has not moved.
+        Raises `sqlite3.Error`, `OSError` or `Replaced`; then nothing was written and the head has not moved.
         """
-        self._refuse_another_file()
+        self._refuse_replaced_file()
         rows: list[Row] = []
         seq, row_hash = self.head.seq, self.head.hash
         for entry in entries:
@@ -58,13 +58,15 @@ class Ledger:
         self._insert(rows)
         self.head = Head(seq, row_hash)
         for row in rows:
-            self._follow(row)
+            self._track_intent(row)
         return rows
 
-    def _refuse_another_file(self) -> None:
-        """Rows in a file without a name are lost at the next start; and SQLite would take our log for the new file's."""
+    def _refuse_replaced_file(self) -> None:
+        """Rows in an unlinked file are lost at the next start, and SQLite would apply its write-ahead log to the new file."""
         if self._path.stat().st_ino != self._file:
-            raise Replaced(f"{self._path} was replaced under the running daemon: put the right file back, or restart")
+            raise Replaced(
+                f"{self._path} was replaced under the running daemon: restore the original file, or restart the daemon"
+            )
 
     def _insert(self, rows: list[Row]) -> None:
         execute = self._connection.execute
@@ -84,47 +86,47 @@ class Ledger:
                 self._connection.rollback()
             raise
 
-    def _follow(self, row: Row) -> None:
-        """Keep track of calls begun and not yet ended."""
+    def _track_intent(self, row: Row) -> None:
+        """Keep track of intents without an outcome."""
         if row[PHASE] == "intent":
             self.open_intents[str(row[CALL_ID])] = int(row[1] or 0)
         elif row[PHASE] == "outcome":
             self.open_intents.pop(str(row[CALL_ID]), None)
 
     def reconnect(self) -> None:
-        """A new connection after a failure, and the head as it really is: a commit that failed may still have been kept."""
-        self._refuse_another_file()
+        """A new connection after a failure, and the real head: a commit that reported an error may still have been written."""
+        self._refuse_replaced_file()
         self._connection.close()
         self._connection = self._connect(self._path)
         found = self._connection.execute(
             "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (self.daemon_id, self.head.seq)
         ).fetchone()
         if found is None or found[0] != self.head.hash:
-            raise Replaced(f"row {self.head.seq}, which was durable, is no longer in {self._path}")
+            raise Replaced(f"row {self.head.seq}, which was durable, is missing in {self._path}")
         for row in self.rows_after_head():
             if row[HASH] != link(row[: len(FIELDS)], self.head.hash):
                 raise Replaced(f"row {row[1]!r} of {self._path} was not written by this daemon")
             self.head = Head(self.head.seq + 1, bytes(row[HASH]))  # type: ignore[arg-type]
-            self._follow(row)
+            self._track_intent(row)
 
     def rows_after_head(self) -> list[Row]:
-        """Rows in the file that we do not know to be there."""
+        """Rows in the file after the known head."""
         return self._connection.execute(
             f"{SELECT} WHERE daemon_id = ? AND seq > ? ORDER BY seq", (self.daemon_id, self.head.seq)
         ).fetchall()
 
     def unknown_outcomes(self) -> list[Row]:
-        """For each intent without an outcome, the outcome row (as `append` takes it) that says that nobody knows how it ended."""
-        places = {name: FIELDS.index(name) - 2 for name in ("phase", "status", "reason", "details")}
+        """For each intent without an outcome, an outcome row (as `append` takes it) with the status unknown."""
+        indexes = {name: FIELDS.index(name) - 2 for name in ("phase", "status", "reason", "details")}
         rows: list[Row] = []
         for seq in self.open_intents.values():
             found = self._connection.execute(
                 f"{SELECT} WHERE daemon_id = ? AND seq = ?", (self.daemon_id, seq)
             ).fetchone()
             fields = list(found[2 : len(FIELDS)])
-            fields[places["phase"]], fields[places["status"]] = "outcome", "unknown"
-            fields[places["reason"]] = "the daemon ended before this call did"
-            fields[places["details"]] = f'{{"intent":{seq}}}'
+            fields[indexes["phase"]], fields[indexes["status"]] = "outcome", "unknown"
+            fields[indexes["reason"]] = "the daemon ended before this call did"
+            fields[indexes["details"]] = f'{{"intent":{seq}}}'
             rows.append(tuple(fields))
         return rows
 
@@ -144,5 +146,5 @@ class Ledger:
         ).rowcount
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()

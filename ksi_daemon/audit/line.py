@@ -1,4 +1,4 @@
-"""A row as one JSON line, the form of the mirror and of exports, and back again without losing a byte that its hash covers."""
+"""Converts rows to JSON lines, for the mirror and exports, and back without changing a byte that the hash covers."""
 
 from typing import Any
 
@@ -52,22 +52,22 @@ def line_of(row: Row) -> bytes:
 
 
 def shown(row: Row) -> dict[str, Any]:
-    """A row by the names of its fields, hashes in hex, arguments and details as the JSON they are."""
-    facts: dict[str, Any] = {name: value for name, value in zip(COLUMNS, row, strict=True) if value is not None}
+    """A row by the names of its fields, hashes in hex, arguments and details as raw JSON."""
+    fields: dict[str, Any] = {name: value for name, value in zip(COLUMNS, row, strict=True) if value is not None}
     for name in JSON_FIELDS:
-        if name in facts:
-            facts[name] = msgspec.Raw(facts[name].encode())
-    facts["prev_hash"] = facts["prev_hash"].hex()
-    facts["hash"] = facts["hash"].hex()
-    return facts
+        if name in fields:
+            fields[name] = msgspec.Raw(fields[name].encode())
+    fields["prev_hash"] = fields["prev_hash"].hex()
+    fields["hash"] = fields["hash"].hex()
+    return fields
 
 
 def row_of(line: bytes) -> Row:
-    """The row that a line was made of. Raises `ValueError` for anything else."""
+    """Parse a line into its row. Raises `ValueError` for anything else."""
     try:
         read = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"it is not a row of the audit: {error}") from error
+        raise ValueError(f"it is not a valid audit row: {error}") from error
     fields = tuple(_text(name, getattr(read, name)) for name in FIELDS)
     return (*fields, bytes.fromhex(read.prev_hash), bytes.fromhex(read.hash))
 

@@ -1,7 +1,7 @@
-"""The audit as JSON lines in var/log/audit.jsonl, for `tail -f`: written after the commit by a thread of its own, in order.
+"""The audit's readable copy in var/log/audit.jsonl, as JSON lines for `tail -f`: written in order after the commit, by a separate thread.
 
-It is a copy for people. When it cannot be written an alarm is raised, the service goes on, and the next line that can be written
-says which rows are not in it. The file rotates by size and follows an outside rotation.
+When it cannot be written an alarm is raised, calls are still served, and the next line that can be written
+names the missing rows. The file is rotated by size, and a rotation by another program is followed.
 """
 
 import threading
@@ -20,7 +20,7 @@ TAIL_BYTES = 65_536
 
 
 class Mirror:
-    """Takes committed rows from the writer and never holds it up."""
+    """Takes committed rows from the writer without blocking it."""
 
     def __init__(self, path: Path, on_alarm: Callable[[str], None]) -> None:
         self._file = LogFile(path)
@@ -34,10 +34,10 @@ class Mirror:
 
     @property
     def problem(self) -> str | None:
-        """Why the mirror lacks rows at this moment, if it does."""
+        """Why rows are missing in the mirror now, or None."""
         if self._file.problem is not None:
-            return f"the audit's mirror lacks rows: {self._file.problem}"
-        return "the audit's mirror lacks rows: its disk is too slow" if self._behind else None
+            return f"rows are missing in the audit's copy: {self._file.problem}"
+        return "rows are missing in the audit's copy: its disk is too slow" if self._behind else None
 
     @property
     def waiting(self) -> int:
@@ -49,17 +49,17 @@ class Mirror:
         self._thread.start()
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Hand over committed rows. When too many wait, these are left out; the gap will be noted."""
+        """Hand over committed rows. When too many wait, these are left out and the gap is noted."""
         if self.waiting > WAITING_ROWS_LIMIT:
             if not self._behind:
                 self._behind = True
-                self._on_alarm("the audit's mirror lacks rows: its disk is too slow")
+                self._on_alarm("rows are missing in the audit's copy: its disk is too slow")
             return
         self._taken += len(rows)
         self._queue.put(rows)
 
     def close(self) -> None:
-        """Write what waits, then let go of the file."""
+        """Write the waiting rows, then close the file."""
         self._queue.put(None)
         self._thread.join()
         self._file.close()
@@ -70,7 +70,7 @@ class Mirror:
             self._done += len(rows)
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Append these rows, after a note of the gap when they do not follow what is there."""
+        """Append these rows, after a note of the gap when they do not follow the last line."""
         first, last = int(rows[0][1] or 0), int(rows[-1][1] or 0)
         had_problem = self._file.problem is not None
         lines = [line_of(row) for row in rows]
@@ -81,7 +81,7 @@ class Mirror:
         self._file.write(lines)
         if self._file.problem is not None:
             if not had_problem:
-                self._on_alarm(f"the audit's mirror lacks rows: {self._file.problem}")
+                self._on_alarm(f"rows are missing in the audit's copy: {self._file.problem}")
             if self._last_seq is None:
                 self._last_seq = first - 1
             return
@@ -99,7 +99,7 @@ class _Numbered(msgspec.Struct):
 
 
 def _last_mirrored(path: Path) -> int | None:
-    """The last row of the present file; None when there is none and so nothing that a new row could fail to follow."""
+    """The last row of the present file; None if there is no file or no row."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)

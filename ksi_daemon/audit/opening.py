@@ -1,7 +1,7 @@
-"""The audit's files at a start: made on the first one, and on every later one checked before anything is added to them.
+"""The audit's files at a start: created on the first start, and checked on every later one before anything is added.
 
-The check is quick whatever the length of the record: that no row is missing, that the last signed checkpoint is in the chain, and
-that the rows after it follow. `verification.py` reads everything.
+The check is quick whatever the length of the audit: that no row is missing, that the last signed checkpoint is in the chain, and
+that the rows after it follow. `verification.py` checks every row.
 """
 
 import secrets
@@ -38,32 +38,35 @@ INSERT = f"INSERT INTO entries VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """A sound audit, ready to be continued."""
+    """An intact audit, ready for new rows."""
 
     files: Files
     daemon_id: str
     head: Head
     anchor: Anchor
-    open_intents: dict[str, int]  # the seq of each call that was begun and whose end is not recorded
+    open_intents: dict[str, int]  # the seq of each intent that has no outcome, by call id
 
 
 def open_files(files: Files, now_s: float) -> Opened:
-    """Check the audit, or make it on the first start. Raises `BadData` when what is there is not what was left."""
+    """Check the audit, or create it on the first start. Raises `BadData` when it was changed or damaged."""
     try:
         if not files.key.exists():
             _begin(files, now_s)
         return _check(files)
     except (Broken, BrokenAnchor) as error:
-        raise BadData(f"the audit in {files.database} is not as it was left: {error}. {files.way_out}") from error
+        raise BadData(
+            f"the audit in {files.database} was changed or damaged: {error}. {files.recovery_hint}"
+        ) from error
     except sqlite3.DatabaseError as error:
-        raise BadData(f"the audit in {files.database} cannot be read: {error}. {files.way_out}") from error
+        raise BadData(f"the audit in {files.database} cannot be read: {error}. {files.recovery_hint}") from error
 
 
 def _begin(files: Files, now_s: float) -> None:
-    """The first start. The key is made last: until it is there, nothing was recorded and a new try may start over."""
+    """The first start. The key is written last: until it exists, nothing was audited and a new start may begin again."""
     if not _never_finished(files):
         raise BadData(
-            f"{files.key} is gone (or the database is not one that a first start made), so the audit's checkpoints cannot be checked. {files.way_out}"
+            f"{files.key} is missing (or the database was not made by an unfinished first start), "
+            f"so the audit's checkpoints cannot be checked. {files.recovery_hint}"
         )
     for leftover in (*_database_files(files.database), files.anchor):
         leftover.unlink(missing_ok=True)
@@ -85,13 +88,13 @@ def _begin(files: Files, now_s: float) -> None:
 
 
 def _never_finished(files: Files) -> bool:
-    """Whether there is nothing yet, or no more than a first start leaves that was killed before its end."""
+    """Whether there are no files yet, or only those of a first start that was killed."""
     if files.anchor.exists() and files.anchor.read_bytes().count(b"\n") > 1:
         return False
     if not files.database.exists():
         return not files.anchor.exists()
     if files.database.stat().st_size == 0:
-        return False  # ours are made under another name and are never empty
+        return False  # the daemon creates databases under a temporary name, never empty
     with opened(files.database) as connection:
         if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             return False
@@ -106,13 +109,13 @@ def _database_files(path: Path) -> tuple[Path, ...]:
 
 def _check(files: Files) -> Opened:
     if not files.anchor.exists():
-        raise BadData(f"{files.anchor} is gone, so nothing shows that the audit is whole. {files.way_out}")
+        raise BadData(f"{files.anchor} is missing, so the audit cannot be shown to be complete. {files.recovery_hint}")
     if not files.database.exists():
-        raise BadData(f"{files.database} is gone, though {files.key.name} shows that it was there. {files.way_out}")
+        raise BadData(f"{files.database} is missing, but {files.key.name} shows that it existed. {files.recovery_hint}")
     key = read_key(files.key)
     last = read_last_line(files.anchor, key)
     cut_unfinished_line(files.anchor)
-    refuse_damage(files.database, len(MIGRATIONS), way_out=files.way_out)
+    refuse_damage(files.database, len(MIGRATIONS), recovery_hint=files.recovery_hint)
     with opened(files.database) as connection:
         migrate_file(connection, MIGRATIONS)
         _finish_retention(connection, last)
@@ -133,7 +136,7 @@ def _check(files: Files) -> Opened:
 
 
 def _finish_retention(connection: sqlite3.Connection, last: Checkpoint) -> None:
-    """Rows that retention had already signed off, but was killed before it dropped them."""
+    """Drop the rows that an interrupted retention had already signed off."""
     connection.execute("DELETE FROM entries WHERE daemon_id = ? AND seq <= ?", (last.daemon_id, last.base_seq))
 
 
@@ -147,21 +150,21 @@ def _refuse_missing_rows(connection: sqlite3.Connection, last: Checkpoint) -> No
     if oldest is None:
         raise Broken(last.base_seq + 1, "the database has no row of this daemon: it was emptied or replaced")
     if newest < last.seq:
-        raise Broken(newest + 1, f"the tail was cut: rows up to {last.seq} were signed for")
+        raise Broken(newest + 1, f"the tail was cut: rows up to {last.seq} were signed")
     if oldest != last.base_seq + 1 or rows != newest - last.base_seq:
         raise Broken(
             last.base_seq + 1,
-            f"rows {last.base_seq + 1} to {newest} should be there, but there are {rows} from {oldest} on",
+            f"rows {last.base_seq + 1} to {newest} should exist, but there are {rows} rows from {oldest} on",
         )
     signed = connection.execute(
         "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (last.daemon_id, last.seq)
     ).fetchone()
     if signed[0] != bytes.fromhex(last.hash):
-        raise Broken(last.seq, "the chain was recomputed or replaced: it has not the hash of the signed checkpoint")
+        raise Broken(last.seq, "the chain was recomputed or replaced: its hash is not that of the signed checkpoint")
 
 
 def _open_intents(connection: sqlite3.Connection, last: Checkpoint) -> dict[str, int]:
-    """Intents without an outcome: those open at the last checkpoint or begun after it, less those that ended after it."""
+    """Intents without an outcome: those open at the last checkpoint or begun after it, minus those that ended after it."""
     pending: dict[str, int] = {}
     for seq in last.open:
         row = connection.execute(

@@ -1,4 +1,4 @@
-"""Questions to the audit: rows by who, what, how and when, newest first, and figures over a time."""
+"""Queries of the audit: rows by caller, event, status and time, and statistics."""
 
 from typing import Any, Literal
 
@@ -13,14 +13,14 @@ LIMIT = 10_000
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows are meant; what is None does not matter. `since` and `until` are seconds since the epoch."""
+    """Which rows to select; None matches all. `since` and `until` are seconds since the epoch."""
 
     type: str | None = None
     phase: str | None = None
     status: str | None = None
     agent: str | None = None
     session_id: str | None = None
-    event: str | None = None  # or its tool
+    event: str | None = None  # event or tool
     call_id: str | None = None
     correlation_id: str | None = None
     since: float | None = None
@@ -44,7 +44,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, rename="camel"):
-    """Figures over events: a call counts once, at its outcome; a summary row counts as many as it stands for."""
+    """Statistics over events: a call counts once, at its outcome; a summary row counts as its `count`."""
 
     total_events: int
     by_type: dict[str, int]
@@ -56,7 +56,7 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def query(files: Files, wanted: Filter, *, limit: int = 100, order: Literal["newest", "oldest"] = "newest") -> Page:
-    """The rows that fit. Going on: `before` the last one shown, or `after` it when oldest come first."""
+    """The matching rows. For the next page use `before` the last row, or `after` it when the oldest come first."""
     if not 1 <= limit <= LIMIT:
         raise Invalid(f"limit is {limit}: it must be between 1 and {LIMIT:,}")
     where, values = conditions(wanted)
@@ -69,12 +69,12 @@ def query(files: Files, wanted: Filter, *, limit: int = 100, order: Literal["new
 
 
 def stats(files: Files, wanted: Filter) -> Stats:
-    """Figures over the rows that fit."""
+    """Statistics of the matching rows."""
     where, values = conditions(wanted)
     with reading(files.database) as connection:
-        connection.execute("BEGIN")  # one moment for all figures
+        connection.execute("BEGIN")  # one snapshot for all figures
         kinds = connection.execute(
-            "SELECT type, status, phase = 'intent', count(*), sum(count), "  # noqa: S608 - conditions are ours, values are bound
+            "SELECT type, status, phase = 'intent', count(*), sum(count), "  # noqa: S608 - conditions are constant, values are bound
             f"count(duration_ms), sum(duration_ms) FROM entries WHERE {where} GROUP BY 1, 2, 3",
             values,
         ).fetchall()
@@ -105,24 +105,24 @@ def stats(files: Files, wanted: Filter) -> Stats:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """A row as plain data: every field that it has, arguments and details decoded, the hash in hex."""
-    facts: dict[str, Any] = {name: value for name, value in zip(COLUMNS, row, strict=True) if value is not None}
+    """A row as plain data: every field that is set, arguments and details decoded, the hash in hex."""
+    fields: dict[str, Any] = {name: value for name, value in zip(COLUMNS, row, strict=True) if value is not None}
     for name in JSON_FIELDS:
-        if name in facts:
-            facts[name] = msgspec.json.decode(facts[name])
-    del facts["prev_hash"]
-    facts["hash"] = facts["hash"].hex()
-    return facts
+        if name in fields:
+            fields[name] = msgspec.json.decode(fields[name])
+    del fields["prev_hash"]
+    fields["hash"] = fields["hash"].hex()
+    return fields
 
 
 def conditions(wanted: Filter) -> tuple[str, list[Any]]:
-    """The filter as SQL: a condition of our own words, and the values bound to it."""
+    """The filter as SQL: a constant condition, and the values bound to it."""
     found: list[str] = ["1"]
     values: list[Any] = []
     for name, condition in _CONDITION_OF.items():
         value = getattr(wanted, name)
         if name == "status" and value == "unknown":
-            found.append("status = 'unknown'")  # only so does SQLite use the index made for them
+            found.append("status = 'unknown'")  # a literal, so that SQLite uses the partial index
         elif value is not None:
             found.append(condition)
             values.append(_bound(value))
@@ -134,7 +134,7 @@ def conditions(wanted: Filter) -> tuple[str, list[Any]]:
 
 
 def _bound(value: str | int) -> str | int:
-    """What SQLite can take: whole numbers of 64 bits, text that has a UTF-8 form."""
+    """A value that SQLite accepts: 64-bit integers, text that is valid UTF-8."""
     if isinstance(value, int):
         return max(-(2**63), min(value, 2**63 - 1))
     return value.encode("utf-8", "backslashreplace").decode()
@@ -144,4 +144,4 @@ def _moment(time_s: float) -> str:
     try:
         return iso_time(time_s)
     except (ValueError, OverflowError, OSError) as error:
-        raise Invalid(f"{time_s!r} is no time that a calendar has") from error
+        raise Invalid(f"{time_s!r} is not a valid time") from error

@@ -1,6 +1,6 @@
-"""Lets go of old rows from the start of the chain, leaving a signed base so that the rest stays verifiable.
+"""Drops old rows from the start of the chain, with a signed base so that the rest stays verifiable.
 
-Rows go only after they were exported, unless forced; never the newest row, never a call that has not ended.
+Rows are dropped only after they were exported, unless forced; never the newest row, never a call that has not ended.
 """
 
 import msgspec
@@ -13,11 +13,11 @@ from ksi_daemon.errors import Conflict, Invalid, Unavailable
 from ksi_daemon.notice import iso_time
 
 DAY_S = 86_400
-SLICE_ROWS = 5_000  # deleted between two groups: calls go on meanwhile
+SLICE_ROWS = 5_000  # deleted between two groups: calls continue meanwhile
 
 
 class Retained(msgspec.Struct, frozen=True):
-    """What retention did: rows dropped, and the first that is left."""
+    """What retention did: rows dropped, and the first remaining row."""
 
     dropped: int
     first_seq: int
@@ -27,9 +27,9 @@ class Retained(msgspec.Struct, frozen=True):
 def last_to_drop(
     files: Files, daemon_id: str, *, head: Head, keep_days: float | None, keep_rows: int | None, now_s: float
 ) -> int:
-    """The seq up to which rows are too old or too many. An old row behind a younger one stays: the chain has no holes."""
+    """The seq up to which rows are too old or too many. An old row behind a younger one stays: the chain must have no gaps."""
     if keep_days is None and keep_rows is None:
-        raise Invalid("say how much to keep: keep_days or keep_rows")
+        raise Invalid("nothing says how much to keep: set keep_days or keep_rows")
     if (keep_days or 0) < 0 or (keep_rows or 0) < 0:
         raise Invalid("keep_days and keep_rows cannot be negative")
     cut = 0 if keep_rows is None else head.seq - max(1, keep_rows)
@@ -51,19 +51,22 @@ def sign_base(ledger: Ledger, checkpoints: Checkpoints, cut: int, *, force: bool
         return Retained(0, before.seq + 1, 0)
     unexported = max(0, cut - max(before.seq, checkpoints.exported_through))
     if unexported and not force:
-        raise Conflict(f"{unexported:,} of the rows to drop were never exported", hint="export them first, or force it")
+        raise Conflict(
+            f"{unexported:,} of the rows to drop were never exported",
+            hint="export them first with `ksi audit export`, or use force",
+        )
     base_hash = ledger.hash_at(cut)
     if base_hash is None:
-        raise Conflict(f"row {cut}, where the chain would begin, is missing", hint="verify the audit first")
+        raise Conflict(f"row {cut}, where the chain would start, is missing", hint="run `ksi audit verify` first")
     if not checkpoints.sign(ledger, "base", base_seq=cut, base_hash=base_hash.hex()):
         raise Unavailable(
-            f"nothing was dropped: {checkpoints.problem}", hint="make room for the anchor file, then try again"
+            f"nothing was dropped: {checkpoints.problem}", hint="free disk space for the anchor file, then try again"
         )
     return Retained(cut - before.seq, cut + 1, unexported)
 
 
 def drop_slice(ledger: Ledger, checkpoints: Checkpoints) -> int:
-    """Delete some of the rows before the base; returns how many, 0 when none is left. On the writer's thread."""
+    """Delete some of the rows before the base; returns how many, 0 when none remain. On the writer's thread."""
     dropped = ledger.drop_through(checkpoints.base.seq, SLICE_ROWS)
     if dropped == 0:
         checkpoints.anchor.drop_before(checkpoints.base.seq)

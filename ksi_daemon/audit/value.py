@@ -1,6 +1,6 @@
-"""A value of any size and shape as a short JSON text for the audit: secrets out first, then cut, with the digest of the whole.
+"""Converts any value to a short JSON text for the audit: redacted first, then truncated, with the digest of the whole.
 
-The digest is of the value as it was sent, so that a kept request can be proved to be the recorded one; the text shown is redacted.
+The digest is of the value as it was sent, so that a stored request can be matched with its audit row; the text is redacted.
 """
 
 import hashlib
@@ -12,13 +12,11 @@ import msgspec
 
 from ksi_daemon.logs.redaction import redact
 
-LIMIT_BYTES = 4_096  # of JSON shown
-WHOLE_LIMIT_BYTES = (
-    16_384  # above this only the beginning is looked at: redacting megabytes would hold up everyone's rows
-)
+LIMIT_BYTES = 4_096  # of the JSON text
+WHOLE_LIMIT_BYTES = 16_384  # above this only the beginning is redacted: redacting megabytes would delay all rows
 PREVIEW_CHARACTERS = 8_192
 SPLIT_SECRET_CHARACTERS = (
-    2_048  # at the end of a preview a secret may be cut in two and go unrecognised: that end is not shown
+    2_048  # at the end of a preview a secret may be cut in two and not be recognised: that end is dropped
 )
 DEPTH_LIMIT = 16
 ITEMS_LIMIT = 256
@@ -27,14 +25,14 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class ShownValue(msgspec.Struct, frozen=True):
-    """JSON text to keep; `full_bytes` and `full_sha256` are set when it is only the beginning."""
+    """JSON text; `full_bytes` and `full_sha256` are set when it is truncated."""
 
     text: str | None
     full_bytes: int | None = None
     full_sha256: str | None = None
 
     def with_digest(self) -> str | None:
-        """The text alone, or with the length and digest of the whole inside it, for columns that have none beside them."""
+        """The text, with the length and digest of the whole added if it is truncated, for columns without digest columns."""
         if self.full_sha256 is None or self.text is None:
             return self.text
         cut = msgspec.json.decode(self.text)
@@ -62,17 +60,17 @@ def shown_json(value: Any) -> ShownValue:
 
 
 def encode_anything(value: Any) -> bytes:
-    """A value as JSON, whatever is in it: what has no JSON form (NaN, half a surrogate pair) becomes text that names it."""
+    """Any value as JSON: what has no JSON form (NaN, half a surrogate pair) becomes descriptive text."""
     try:
         encoded = _encode(value)
     except (UnicodeError, TypeError, ValueError, OverflowError, RecursionError):
-        return _encode(_mended(value, 0))
+        return _encode(_json_safe(value, 0))
     if b"null" in encoded:  # may have been NaN
-        return _encode(_mended(value, 0))
+        return _encode(_json_safe(value, 0))
     return encoded
 
 
-def _mended(value: Any, depth: int) -> Any:
+def _json_safe(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, bytes):
@@ -80,20 +78,20 @@ def _mended(value: Any, depth: int) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if isinstance(value, int) and abs(value) >= 2**64:
-        return hex(value)  # without the limit that decimal digits have
+        return hex(value)  # hex has no digit limit, decimal has
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth >= DEPTH_LIMIT:
         return "[nested too deep]"
     if isinstance(value, Mapping):
-        return {_mended(str(name), depth): _mended(inner, depth + 1) for name, inner in value.items()}
+        return {_json_safe(str(name), depth): _json_safe(inner, depth + 1) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_mended(inner, depth + 1) for inner in value]
+        return [_json_safe(inner, depth + 1) for inner in value]
     return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 class _Preview:
-    """The first characters of a large value, in its own shape."""
+    """Truncates a large value to its first characters, keeping its structure."""
 
     def __init__(self) -> None:
         self._left = PREVIEW_CHARACTERS

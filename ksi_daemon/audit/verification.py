@@ -1,8 +1,8 @@
-"""Reads a whole audit and says whether it is the one that was written: the chain row by row, and the signed checkpoints against it.
+"""Verifies a whole audit: the chain row by row, and the signed checkpoints against it.
 
-Found are a flipped bit, a missing row, swapped rows, a cut tail and a recomputed chain. Not found, without the running daemon's own
-memory of its head, is a change to rows after the last checkpoint by someone who recomputes their hashes: at most 1,000 rows or 60 s,
-and none after a clean stop.
+Detects a flipped bit, a missing row, swapped rows, a cut tail and a recomputed chain. Without the running daemon's own head in memory
+it cannot detect changed rows after the last checkpoint whose hashes were recomputed: at most 1,000 rows or 60 s, and none after a
+clean stop.
 """
 
 import sqlite3
@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]  # rows checked, rows in all
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verification found. `first_bad_seq` is the first row that cannot be vouched for."""
+    """What a verification found. `first_bad_seq` is the first row that may have been changed."""
 
     ok: bool
     rows: int
@@ -39,9 +39,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(files: Files, *, progress: Progress | None = None, deep: bool = False, head: Head | None = None) -> Verdict:
-    """Check everything, on a connection of its own that can only read. `deep` also checks the indexes that queries use.
+    """Verify every row, on a separate read-only connection. `deep` also runs SQLite's integrity check, which includes the indexes.
 
-    `head` is the running daemon's own memory of its last row.
+    `head` is the last row that the running daemon has written.
     """
     started = time.perf_counter()
     reader = _Reader(files, progress, head)
@@ -51,7 +51,7 @@ def verify(files: Files, *, progress: Progress | None = None, deep: bool = False
             reader.check_indexes()
     except (Broken, BrokenAnchor, BadData, OSError, sqlite3.Error) as error:
         if reader.base_has_moved():
-            return verify(files, progress=progress, deep=deep)  # retention dropped rows while we read
+            return verify(files, progress=progress, deep=deep)  # retention dropped rows meanwhile
         return reader.verdict(started, error)
     return reader.verdict(started, None)
 
@@ -69,9 +69,9 @@ class _Reader:
         files = self._files
         self._lines = list(read_lines(files.anchor, read_key(files.key)))
         if not self._lines:
-            raise BrokenAnchor(1, "is not there: the file is empty or cut")
+            raise BrokenAnchor(1, "is missing: the file is empty or truncated")
         if not files.database.exists() or files.database.stat().st_size == 0:
-            raise Broken(self._lines[-1].base_seq + 1, "the database is gone or empty")
+            raise Broken(self._lines[-1].base_seq + 1, "the database is missing or empty")
         last = self._lines[-1]
         self._good = last.base_seq
         with reading(files.database) as connection:
@@ -84,22 +84,23 @@ class _Reader:
         if self._head is not None:
             last = msgspec.structs.replace(last, seq=max(last.seq, self._head.seq))
         if self._good < last.seq:
-            raise Broken(self._good + 1, f"the tail was cut: rows up to {last.seq} were signed for")
+            raise Broken(self._good + 1, f"the tail was cut: rows up to {last.seq} were signed")
 
     def _check(self, good_rows: Iterable[tuple[int, bytes]], *, total: int) -> None:
-        signed = self._signed_places()
-        place = next(signed, None)
-        vouched = self._good
+        signed = self._signed_positions()
+        position = next(signed, None)
+        confirmed = self._good
         try:
             for seq, row_hash in good_rows:
-                if place is not None and seq == place.seq:
-                    if row_hash != place.hash:
+                if position is not None and seq == position.seq:
+                    if row_hash != position.hash:
                         raise Broken(
-                            vouched + 1,
-                            f"the chain was recomputed: its hash at row {seq} is not the signed one, so rows {vouched + 1} to {seq} are not ours",
+                            confirmed + 1,
+                            f"the chain was recomputed: its hash at row {seq} is not the signed one, "
+                            f"so rows {confirmed + 1} to {seq} were not written by this daemon",
                         )
-                    vouched = seq
-                    place = next(signed, None)
+                    confirmed = seq
+                    position = next(signed, None)
                 self._good = seq
                 self._rows += 1
                 if self._progress is not None and self._rows % PROGRESS_ROWS == 0:
@@ -109,18 +110,18 @@ class _Reader:
         if self._progress is not None:
             self._progress(self._rows, total)
 
-    def _signed_places(self) -> Iterator[Head]:
-        """The checkpoints in order, each place once, and at the end the place the daemon itself remembers."""
-        places = {line.seq: bytes.fromhex(line.hash) for line in self._lines if line.seq > self._lines[-1].base_seq}
+    def _signed_positions(self) -> Iterator[Head]:
+        """The signed positions in order, each once, with the daemon's own head last."""
+        positions = {line.seq: bytes.fromhex(line.hash) for line in self._lines if line.seq > self._lines[-1].base_seq}
         if self._head is not None:
-            places.setdefault(self._head.seq, self._head.hash)
-        return (Head(seq, places[seq]) for seq in sorted(places))
+            positions.setdefault(self._head.seq, self._head.hash)
+        return (Head(seq, positions[seq]) for seq in sorted(positions))
 
     def check_indexes(self) -> None:
         with reading(self._files.database) as connection:
             found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
-            raise sqlite3.DatabaseError(f"the rows are whole, but the database around them is not: {found}")
+            raise sqlite3.DatabaseError(f"the rows are intact, but the database is damaged: {found}")
 
     def base_has_moved(self) -> bool:
         with suppress(OSError, BrokenAnchor, BadData):

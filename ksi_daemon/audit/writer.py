@@ -1,8 +1,8 @@
 """The one writer of the audit: a thread that takes entries from the event loop and makes them durable in groups.
 
-Sequence numbers and hashes are made here, so the order of the chain is the order of the commits. Whoever appended an entry waits for
-its group: one wake-up of the loop for each. When a group cannot be written, everyone in it is refused with `AuditUnavailable`, and
-so is everyone after, until a probe row could be written.
+It assigns sequence numbers and hashes, so the order of the chain is the order of the commits. Each append waits for its group: one
+wake-up of the loop per group. When a group cannot be written, all its appends fail with `AuditUnavailable`, and so do all later
+ones until a probe row was written.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Something else to do between two groups."""
+    """A function to run between two groups."""
 
     function: Callable[[], Any]
     done: "asyncio.Future[Any]"
@@ -67,7 +67,7 @@ class Writer:
         self._failed_since = 0.0
         self._failed_entries = 0
         self._lost_outcomes: dict[str, Entry] = {}
-        self._crashed_calls = False  # whether calls of an earlier daemon still want their "unknown"
+        self._crashed_calls = False  # whether calls of an earlier daemon still need their "unknown" outcome
         self._next_probe = 0.0
         self._closed = False
         self._batch: list[_Waiting] = []
@@ -76,7 +76,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="audit writer", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     async def append(self, entry: Entry) -> None:
@@ -85,24 +85,26 @@ class Writer:
             raise self.unavailable()
         waiting = _Waiting(entry, self._clock(), self._loop.create_future())
         if not self._batch:
-            self._loop.call_soon(self._hand_over)  # after everyone who is ready now: they share one commit
+            self._loop.call_soon(
+                self._enqueue_batch
+            )  # after all tasks that are ready now, so that they share one commit
         self._batch.append(waiting)
         await waiting.done
 
-    def _hand_over(self) -> None:
+    def _enqueue_batch(self) -> None:
         if self._batch:
             self._queue.put(self._batch)
             self._batch = []
 
     async def record_unknown_outcomes(self) -> None:
-        """Give every call that a crash cut short an outcome row that says so; now, or as soon as rows can be written."""
+        """Write an outcome row with the status unknown for every call interrupted by a crash; now, or as soon as rows can be written."""
         await self.run(self._record_unknown_outcomes)
 
     def _record_unknown_outcomes(self) -> None:
         self._crashed_calls = bool(self.ledger.open_intents)
         try:
             if self._crashed_calls:
-                self._kept(self.ledger.append(self._rows_of_crashed_calls()))
+                self._after_write(self.ledger.append(self._rows_of_crashed_calls()))
                 self._crashed_calls = False
         except WRITE_FAILURES as error:
             self._fail([], error)
@@ -115,17 +117,17 @@ class Writer:
         """Run something on the writer's thread, between two groups."""
         if self._closed:
             raise self.unavailable()
-        self._hand_over()
+        self._enqueue_batch()
         job = _Job(function, self._loop.create_future())
         self._queue.put(job)
         answer: Answer = await job.done
         return answer
 
     async def close(self) -> None:
-        """Write what waits, sign the end, stop the thread."""
+        """Write the queued entries, sign the end, stop the thread."""
         if not self._closed:
             self._closed = True
-            self._hand_over()
+            self._enqueue_batch()
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
             self.ledger.close()
@@ -133,7 +135,7 @@ class Writer:
     def unavailable(self) -> AuditUnavailable:
         return AuditUnavailable(
             f"the audit cannot be written: {self.problem or 'it is closed'}",
-            hint="nothing is served until it can; the operator sees more in `ksi status` and var/log/ksi.jsonl",
+            hint="calls are refused until it can be; see `ksi status` and var/log/ksi.jsonl",
         )
 
     def _run(self) -> None:
@@ -176,7 +178,7 @@ class Writer:
         for waiting in group:
             try:
                 entries.append(fields_after_seq(waiting.entry, waiting.time_s))
-            except Exception as error:  # noqa: BLE001 - whatever its arguments do when read, only its own caller fails
+            except Exception as error:  # noqa: BLE001 - arguments that cannot be encoded fail only their own caller
                 refused.append((waiting.done, error))
         try:
             if self.problem is not None:
@@ -187,7 +189,7 @@ class Writer:
             return
         self._loop.call_soon_threadsafe(_settle, [waiting.done for waiting in group], refused)
         if rows:
-            self._kept(rows)
+            self._after_write(rows)
 
     def _fail(self, group: list[_Waiting], error: Exception) -> None:
         self._failed_entries += len(group)
@@ -198,11 +200,11 @@ class Writer:
             self.problem = str(error)
             self._failed_since = self._monotonic()
             self._next_probe = self._failed_since + self._retry_s
-            self._on_alarm(f"the audit cannot be written, so nothing is served: {error}")
+            self._on_alarm(f"the audit cannot be written, so calls are refused: {error}")
         self._loop.call_soon_threadsafe(_settle, [], [(waiting.done, self.unavailable()) for waiting in group])
 
     def _probe(self) -> None:
-        """Try a real row: it tells later readers of the gap in the service."""
+        """Try to write a real row, which also documents the outage."""
         try:
             self.ledger.reconnect()
             entries = [self._recovery(), *self._unknown_outcomes()]
@@ -216,9 +218,9 @@ class Writer:
         self._crashed_calls = False
         self._failed_entries = 0
         self._lost_outcomes.clear()
-        self._kept(rows)
+        self._after_write(rows)
 
-    def _kept(self, rows: list[Row]) -> None:
+    def _after_write(self, rows: list[Row]) -> None:
         self.checkpoints.count(len(rows))
         self._mirror.put(rows)
 
@@ -230,8 +232,8 @@ class Writer:
         return Entry(type="system", event="audit:recovered", reason=self.problem, details=details)
 
     def _unknown_outcomes(self) -> list[Entry]:
-        """Calls whose end came while it could not be recorded, and whose caller was told so."""
-        reason = "its end came while the audit could not be written"
+        """Outcomes that could not be written during the outage, as unknown."""
+        reason = "the call ended while the audit could not be written"
         return [
             msgspec.structs.replace(entry, status="unknown", reason=reason, details={"ended_as": entry.status})
             for call_id, entry in self._lost_outcomes.items()
@@ -242,19 +244,21 @@ class Writer:
         try:
             answer = job.function()
         except WRITE_FAILURES as error:
-            failure = AuditUnavailable(f"the audit could not do that: {error}", hint="`ksi status` shows its alarms")
+            failure = AuditUnavailable(f"the audit operation failed: {error}", hint="`ksi status` shows the alarms")
             self._loop.call_soon_threadsafe(_settle, [], [(job.done, failure)])
-        except Exception as error:  # noqa: BLE001 - it is raised again where the job was asked for
+        except Exception as error:  # noqa: BLE001 - it is raised in the task that submitted the job
             self._loop.call_soon_threadsafe(_settle, [], [(job.done, error)])
         else:
             self._loop.call_soon_threadsafe(_answer, job.done, answer)
 
 
-def _settle(kept: Sequence["asyncio.Future[None]"], refused: Sequence[tuple["asyncio.Future[Any]", Exception]]) -> None:
+def _settle(
+    written: Sequence["asyncio.Future[None]"], refused: Sequence[tuple["asyncio.Future[Any]", Exception]]
+) -> None:
     for future, error in refused:
         if not future.done():
             future.set_exception(error)
-    for future in kept:
+    for future in written:
         if not future.done():
             future.set_result(None)
 

@@ -1,4 +1,4 @@
-"""The daemon's own events, written through the same API as any plugin, but given the daemon's inner parts."""
+"""The daemon's own events, written through the same API as any plugin, but with access to internal parts of the daemon."""
 
 from ksi_daemon.core import agent, audit, config, message, monitor, permission, session, state, system, token
 from ksi_daemon.core import plugin as plugins

@@ -1,4 +1,4 @@
-"""Audit: the record of what was asked, allowed, refused and done; read it, count it, check it, carry it away."""
+"""Audit: query, count, verify, export and trim the audit of all calls and refusals."""
 
 from typing import Any, Literal
 
@@ -9,23 +9,23 @@ from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
 plugin = Plugin("audit", uses=[Audit])
 
 
-class Which(Params):
+class Selection(Params):
     type: str | None = Field(
         None,
         max_length=32,
         description="tool_call, resource_read, authorization, session, consent, admin, system or error.",
     )
-    agent_id: str | None = Field(None, max_length=64, description="Only this agent's.")
-    sessionId: str | None = Field(None, max_length=64, description="Only this session's.")
-    event: str | None = Field(None, max_length=100, description="Only this event or tool.")
+    agent_id: str | None = Field(None, max_length=64, description="Only rows of this agent.")
+    sessionId: str | None = Field(None, max_length=64, description="Only rows of this session.")
+    event: str | None = Field(None, max_length=100, description="Only rows of this event or tool.")
     status: str | None = Field(None, max_length=32, description="ok, an error's code word, started or unknown.")
     since: Moment | None = Field(None, description="Not before this ISO time, or this many seconds ago.")
     until: Moment | None = Field(None, description="Not after this ISO time, or this many seconds ago.")
 
 
-class Query(Which):
-    limit: int = Field(100, ge=1, le=1000, description="How many at the most.")
-    after: int | None = Field(None, ge=0, description="Only rows after this seq, oldest first: for following.")
+class Query(Selection):
+    limit: int = Field(100, ge=1, le=1000, description="Maximum number of rows.")
+    after: int | None = Field(None, ge=0, description="Only rows after this seq, oldest first; for polling.")
 
 
 class Rows(Result):
@@ -43,7 +43,7 @@ class Stats(Result):
 
 
 class Verify(Params):
-    deep: bool = Field(False, description="Also compare every column with what was hashed.")
+    deep: bool = Field(False, description="Also run SQLite's integrity check on the database and its indexes.")
 
 
 class Verdict(Result):
@@ -55,7 +55,9 @@ class Verdict(Result):
 
 class Export(Params):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,100}$", description="The file's name; it is written to var/exports/.")
-    format: Literal["jsonl", "csv"] = Field("jsonl", description="jsonl keeps the chain and can be verified alone.")
+    format: Literal["jsonl", "csv"] = Field(
+        "jsonl", description="jsonl keeps the chain and can be verified on its own."
+    )
 
 
 class Exported(Result):
@@ -64,14 +66,14 @@ class Exported(Result):
 
 
 class Retain(Params):
-    keep_days: float | None = Field(None, gt=0, description="Let go of rows older than this.")
+    keep_days: float | None = Field(None, gt=0, description="Drop rows older than this.")
     keep_rows: int | None = Field(None, ge=1, description="Keep at most this many.")
-    force: bool = Field(False, description="Also rows that were never exported.")
+    force: bool = Field(False, description="Also drop rows that were never exported.")
 
 
 class Retained(Result):
     dropped: int
-    first_seq: int = Field(description="The first row that is left.")
+    first_seq: int = Field(description="The first remaining row.")
 
 
 @plugin.handles("audit:query", reads=True, operator_only=True)
@@ -83,7 +85,7 @@ async def query(ctx: Context, params: Query) -> Rows:
 
 
 @plugin.handles("audit:stats", reads=True, operator_only=True)
-async def stats(ctx: Context, params: Which) -> Stats:
+async def stats(ctx: Context, params: Selection) -> Stats:
     """Count what happened: by type, by status, sessions, mean duration, share of failures."""
     found = await ctx.capability(Audit).stats(_filter(params))
     return Stats(
@@ -116,14 +118,14 @@ async def export(ctx: Context, params: Export) -> Exported:
 
 @plugin.handles("audit:retain", operator_only=True, timeout_s=600)
 async def retain(ctx: Context, params: Retain) -> Retained:
-    """Let go of the oldest rows; the rest stays verifiable."""
+    """Drop the oldest rows, if they were exported; the rest stays verifiable."""
     made = await ctx.capability(Audit).retain(
         keep_days=params.keep_days, keep_rows=params.keep_rows, force=params.force
     )
     return Retained(dropped=made.dropped, first_seq=made.first_seq)
 
 
-def _filter(params: Which, *, after: int | None = None) -> Filter:
+def _filter(params: Selection, *, after: int | None = None) -> Filter:
     return Filter(
         type=params.type,
         agent=params.agent_id,

@@ -1,4 +1,4 @@
-"""Config: what the hub was set to, where each value came from, and reading it again."""
+"""Config: show the settings with the source of each value, and reload them."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from ksi_daemon.plugin import Context, Nothing, Plugin, Result
 from ksi_daemon.process.control import Control
 
 plugin = Plugin("config", uses=[Control])
-plugin.announces("config:reloaded", "New settings were accepted; data names what changed and what waits for a restart.")
-plugin.announces("config:rejected", "New settings were refused and the old ones stay; data has the reason.")
+plugin.announces("config:reloaded", "New settings were accepted; data names what changed and what needs a restart.")
+plugin.announces("config:rejected", "New settings were refused and the old ones stay in effect; data has the reason.")
 
 
 class Shown(Result):
@@ -21,7 +21,7 @@ class Shown(Result):
 
 @plugin.handles("config:show", reads=True)
 async def show(ctx: Context, params: Nothing) -> Shown:
-    """Show every setting that is in force and where its value came from."""
+    """Show every setting with its current value and the source of the value."""
     return Shown(**ctx.capability(Control).read.as_dict())
 
 
@@ -32,6 +32,6 @@ class Reloaded(Result):
 
 @plugin.handles("config:reload", operator_only=True)
 async def reload(ctx: Context, params: Nothing) -> Reloaded:
-    """Read the settings again. If they are bad, the old ones stay and the answer says why."""
+    """Read the settings again. If they are invalid, the old ones stay in effect and the error says why."""
     changed, waiting = ctx.capability(Control).reload_settings()
     return Reloaded(changed=changed, needs_restart=waiting)

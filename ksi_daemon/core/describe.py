@@ -1,4 +1,4 @@
-"""Handlers and notices put into words, in the formats that `system:help` and `system:discover` offer."""
+"""Describes handlers and notices in the formats of `system:help` and `system:discover`."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ Format = Literal["verbose", "compact", "ultra_compact", "mcp", "json_schema"]
 
 
 def describe(handler: Handler, style: Format) -> dict[str, Any]:
-    """One event in one format."""
+    """Describe an event in one format."""
     return {
         "verbose": _verbose,
         "compact": _compact,
@@ -19,7 +19,7 @@ def describe(handler: Handler, style: Format) -> dict[str, Any]:
 
 
 def describe_notice(event: str, plugin: str, meaning: str) -> dict[str, Any]:
-    """A notice: it has a meaning, but no parameters that anyone could send."""
+    """Describe a notice: it has a meaning, but no parameters."""
     return {"event": event, "kind": "notice", "plugin": plugin, "summary": meaning, "description": meaning}
 
 
@@ -39,18 +39,24 @@ def _verbose(handler: Handler) -> dict[str, Any]:
 
 
 def _compact(handler: Handler) -> dict[str, Any]:
-    shown = {name: _in_brief(about) for name, about in _parameters(handler.input_schema).items()}
+    shown = {name: _in_short(parameter) for name, parameter in _parameters(handler.input_schema).items()}
     return {"event": handler.event, "summary": handler.summary, "parameters": shown}
 
 
-def _in_brief(about: dict[str, Any]) -> str:
-    if about["required"]:
-        return f"{about['type']}, required"
-    return f"{about['type']}, default {about['default']!r}" if "default" in about else f"{about['type']}, optional"
+def _in_short(parameter: dict[str, Any]) -> str:
+    if parameter["required"]:
+        return f"{parameter['type']}, required"
+    return (
+        f"{parameter['type']}, default {parameter['default']!r}"
+        if "default" in parameter
+        else f"{parameter['type']}, optional"
+    )
 
 
 def _ultra_compact(handler: Handler) -> dict[str, Any]:
-    names = [name if about["required"] else f"{name}?" for name, about in _parameters(handler.input_schema).items()]
+    names = [
+        name if parameter["required"] else f"{name}?" for name, parameter in _parameters(handler.input_schema).items()
+    ]
     return {"event": handler.event, "parameters": names}
 
 
@@ -75,9 +81,9 @@ def _parameters(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _parameter(schema: dict[str, Any], part: dict[str, Any], required: bool) -> dict[str, Any]:
-    left_out = ("title", "type", "anyOf", "allOf", "$ref", "items")
+    omitted = ("title", "type", "anyOf", "allOf", "$ref", "items")
     return {"type": type_name(schema, part), "required": required} | {
-        name: value for name, value in part.items() if name not in left_out
+        name: value for name, value in part.items() if name not in omitted
     }
 
 
@@ -88,7 +94,7 @@ def type_name(schema: dict[str, Any], part: dict[str, Any]) -> str:
     if "enum" in part:
         return "one of " + ", ".join(str(value) for value in part["enum"])
     if "anyOf" in part:
-        return " or ".join(type_name(schema, one) for one in part["anyOf"])
+        return " or ".join(type_name(schema, option) for option in part["anyOf"])
     if part.get("type") == "array":
         return f"array of {type_name(schema, part.get('items', {}))}"
     return str(part.get("type", "any"))

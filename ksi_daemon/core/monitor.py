@@ -1,4 +1,4 @@
-"""Monitor: what happened lately, how often, how fast, and what caused what."""
+"""Monitor: recent calls and notices, counters, latencies, and correlation chains."""
 
 from typing import Any
 
@@ -15,12 +15,10 @@ plugin = Plugin("monitor", uses=[Journal, Bus])
 
 
 class GetEvents(Params):
-    event_patterns: list[str] = Field(
-        ["*"], min_length=1, max_length=100, description="Which: names, namespace:* or *."
-    )
+    event_patterns: list[str] = Field(["*"], min_length=1, max_length=100, description="Event names, namespace:* or *.")
     since: Moment | None = Field(None, description="Not before this ISO time, or this many seconds ago.")
     until: Moment | None = Field(None, description="Not after this ISO time, or this many seconds ago.")
-    limit: int = Field(100, ge=1, le=1000, description="How many at the most, the newest ones.")
+    limit: int = Field(100, ge=1, le=1000, description="Maximum number of entries, the newest ones.")
     reverse: bool = Field(True, description="Newest first.")
 
     @field_validator("event_patterns")
@@ -28,23 +26,23 @@ class GetEvents(Params):
     def _are_patterns(cls, patterns: list[str]) -> list[str]:
         for pattern in patterns:
             if not PATTERN.fullmatch(pattern):
-                raise ValueError(f"{pattern[:80]!r} is no pattern: use an event's name, namespace:* or *")
+                raise ValueError(f"{pattern[:80]!r} is not a valid pattern: use an event's name, namespace:* or *")
         return patterns
 
 
 class Events(Result):
     events: list[dict[str, Any]]
-    matched: int = Field(description="How many there are in the ring, also beyond the limit.")
-    forgotten: int = Field(description="How many older ones the ring has let go of.")
+    matched: int = Field(description="How many match in the ring, including those over the limit.")
+    forgotten: int = Field(description="How many older entries the ring has dropped.")
 
 
 @plugin.handles("monitor:get_events", reads=True)
 async def get_events(ctx: Context, params: GetEvents) -> Events:
-    """List the latest calls and notices, by pattern and time, from the daemon's bounded memory."""
+    """List the latest calls and notices, by pattern and time, from the daemon's ring buffer."""
     journal = ctx.capability(Journal)
     since, until = (
-        None if said is None else _microseconds(said)
-        for said in (moment("since", params.since), moment("until", params.until))
+        None if time_s is None else _microseconds(time_s)
+        for time_s in (moment("since", params.since), moment("until", params.until))
     )
     found: list[dict[str, Any]] = []
     matched = 0
@@ -103,13 +101,13 @@ class Chain(Result):
 
 @plugin.handles("monitor:get_correlation_chain", reads=True)
 async def get_correlation_chain(ctx: Context, params: Correlation) -> Chain:
-    """Show everything one call set off, in order: its calls and notices, each with its parent and depth."""
+    """Show everything one call caused, in order: its calls and notices, each with its parent and depth."""
     journal = ctx.capability(Journal)
     chain = [_shown(record) for record in journal.newest_first() if record.correlation_id == params.correlation_id]
     if not chain:
         raise NotFound(
-            f"nothing is remembered of the correlation {params.correlation_id!r}",
-            hint="monitor:get_events shows what is",
+            f"there are no entries of the correlation {params.correlation_id!r}",
+            hint="monitor:get_events lists the recent entries",
         )
     return Chain(
         correlation_id=params.correlation_id, events=sorted(chain, key=lambda event: (event["at"], event["depth"]))

@@ -1,4 +1,4 @@
-"""Plugins: which there are, how they are doing, and a fresh copy of one from disk."""
+"""Plugins: list them, inspect one, and reload one from disk."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from ksi_daemon.routing.router import Router
 plugin = Plugin("plugin", uses=[Loader, Router])
 plugin.announces("plugin:loaded", "A plugin has started.")
 plugin.announces("plugin:failed", "A plugin was set aside; data has its name and the reason.")
-plugin.announces("plugin:reloaded", "A plugin was swapped for a fresh copy from disk.")
+plugin.announces("plugin:reloaded", "A plugin was reloaded from disk.")
 
 
 class Listed(Result):
@@ -58,26 +58,28 @@ class Inspection(Listed):
 
 @plugin.handles("plugin:inspect", reads=True)
 async def inspect(ctx: Context, params: Name) -> Inspection:
-    """Show one plugin from the inside: handlers with their counts, listeners, database, and what it lacks."""
+    """Show one plugin: handlers with their counts, listeners, database, and omitted events."""
     loader = ctx.capability(Loader)
     running = loader.running.get(params.name)
     if running is None:
         aside = loader.set_aside.get(params.name)
         if aside is None:
-            raise NotFound(f"there is no plugin named {params.name!r}", hint="plugin:list shows those that were found")
+            raise NotFound(
+                f"there is no plugin named {params.name!r}", hint="plugin:list lists the plugins that were found"
+            )
         return Inspection(**_aside(aside).model_dump())
     return Inspection(
         **_running(running).model_dump(),
         handlers=_handlers(ctx.capability(Router), params.name),
         subscriptions=[
             {
-                "pattern": one.pattern,
-                "delivered": one.mailbox.delivered,
-                "failed": one.failed,
-                "dropped": one.mailbox.dropped,
-                "waiting": len(one.mailbox.waiting),
+                "pattern": subscription.pattern,
+                "delivered": subscription.mailbox.delivered,
+                "failed": subscription.failed,
+                "dropped": subscription.mailbox.dropped,
+                "waiting": len(subscription.mailbox.waiting),
             }
-            for one in running.subscriptions
+            for subscription in running.subscriptions
         ],
         database=_database(running),
         loaded_at=iso_time(running.loaded_at),
@@ -89,12 +91,12 @@ class Reloaded(Result):
     name: str
     state: Literal["running"]
     events: list[str]
-    cut_calls: int = Field(description="Calls of the old version that had not ended after waiting for them.")
+    cut_calls: int = Field(description="Calls of the old version that were cancelled after the drain time.")
 
 
 @plugin.handles("plugin:reload", operator_only=True, timeout_s=120)
 async def reload(ctx: Context, params: Name) -> Reloaded:
-    """Swap a plugin for what lies on disk now, without dropping a call. If the new one is broken, the old one goes on."""
+    """Replace a plugin by the version on disk, without dropping calls. If the new version is broken, the old one stays."""
     running, left = await ctx.capability(Loader).reload(params.name)
     return Reloaded(name=params.name, state="running", events=sorted(running.plugin.handlers), cut_calls=left)
 
@@ -104,7 +106,7 @@ def _running(running: RunningPlugin) -> Listed:
         name=running.plugin.name,
         state="running",
         source=running.found.source,
-        path=running.found.place,
+        path=running.found.path,
         summary=running.summary,
         events=sorted(set(running.plugin.handlers) - set(running.omitted)),
         notices=sorted(running.plugin.notices),
@@ -116,7 +118,7 @@ def _aside(aside: SetAside) -> Listed:
         name=aside.name,
         state=aside.state,
         source=aside.source,
-        path=aside.place,
+        path=aside.path,
         summary="",
         events=[],
         notices=[],

@@ -1,4 +1,4 @@
-"""State: a small shared memory of keys and JSON values that survives restarts."""
+"""State: shared keys with JSON values that survive restarts."""
 
 import msgspec
 from pydantic import field_validator
@@ -7,7 +7,7 @@ from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, Invalid, JsonValue, NotFound, Params, Plugin, Result, TooLarge
 from ksi_daemon.storage.state import StateStore
 
-VALUE_LIMIT_BYTES = 900_000  # so that what was set can be read back in one line of the socket
+VALUE_LIMIT_BYTES = 900_000  # so that every value fits into one answer line of the socket
 STARS_LIMIT = 4  # a glob with many stars takes time that grows with their number
 
 plugin = Plugin("state", uses=[StateStore])
@@ -19,13 +19,13 @@ KEY = r"^[^\x00-\x1f\x7f]+$"
 class Key(Params):
     key: str = Field(min_length=1, max_length=256, pattern=KEY, description="The key.")
     namespace: str = Field(
-        "global", min_length=1, max_length=128, pattern=KEY, description="Keys of different namespaces never meet."
+        "global", min_length=1, max_length=128, pattern=KEY, description="Keys of different namespaces are separate."
     )
 
 
 class Set(Key):
     value: JsonValue = Field(description="Any JSON value.")
-    metadata: dict[str, JsonValue] = Field({}, max_length=50, description="Facts about the value, kept beside it.")
+    metadata: dict[str, JsonValue] = Field({}, max_length=50, description="Metadata stored with the value.")
 
 
 class Value(Result):
@@ -36,7 +36,7 @@ class Value(Result):
     updated_at: str
 
 
-class Kept(Result):
+class SetResult(Result):
     namespace: str
     key: str
     created: bool
@@ -55,7 +55,7 @@ async def get(ctx: Context, params: Key) -> Value:
     if entry is None:
         raise NotFound(
             f"there is no key {params.key!r} in the namespace {params.namespace!r}",
-            hint="state:list shows the keys there are",
+            hint="state:list lists the existing keys",
         )
     return Value(
         namespace=params.namespace,
@@ -67,28 +67,28 @@ async def get(ctx: Context, params: Key) -> Value:
 
 
 @plugin.handles("state:set")
-async def set_value(ctx: Context, params: Set) -> Kept:
-    """Keep a value under a key, replacing what was there. Answered once it is safely on disk."""
+async def set_value(ctx: Context, params: Set) -> SetResult:
+    """Set the value of a key, replacing an earlier one. Answered once it is durable on disk."""
     try:
         size = len(msgspec.json.encode(params.value)) + len(msgspec.json.encode(params.metadata))
     except UnicodeEncodeError as error:
-        raise Invalid(f"the value holds text that is no Unicode: {error.reason}") from error
+        raise Invalid(f"the value contains text that is not valid Unicode: {error.reason}") from error
     if size > VALUE_LIMIT_BYTES:
         raise TooLarge(
             f"the value has {size:,} bytes, more than {VALUE_LIMIT_BYTES:,}",
-            hint="keep large things in a file and its path here",
+            hint="store large values in a file and its path in the state",
         )
     created = await _store(ctx).set(params.namespace, params.key, value=params.value, metadata=params.metadata)
     ctx.notify(
         "state:changed",
         {"namespace": params.namespace, "key": params.key, "change": "created" if created else "replaced"},
     )
-    return Kept(namespace=params.namespace, key=params.key, created=created)
+    return SetResult(namespace=params.namespace, key=params.key, created=created)
 
 
 @plugin.handles("state:delete")
 async def delete(ctx: Context, params: Key) -> Deleted:
-    """Forget a key. Deleting what is not there is no error; the answer tells."""
+    """Delete a key. Deleting a missing key is not an error; `deleted` is then false."""
     deleted = await _store(ctx).delete(params.namespace, params.key)
     if deleted:
         ctx.notify("state:changed", {"namespace": params.namespace, "key": params.key, "change": "deleted"})
@@ -98,9 +98,9 @@ async def delete(ctx: Context, params: Key) -> Deleted:
 class List(Params):
     namespace: str | None = Field(None, max_length=128, description="Only this namespace.")
     pattern: str = Field("*", min_length=1, max_length=256, description="Which keys: a glob such as build-*.")
-    limit: int = Field(100, ge=1, le=1000, description="How many at the most.")
+    limit: int = Field(100, ge=1, le=1000, description="Maximum number of entries.")
     after: tuple[str, str] | None = Field(
-        None, description="Go on after this [namespace, key]: the last of the page before."
+        None, description="Continue after this [namespace, key], the last of the previous page."
     )
 
     @field_validator("pattern")
@@ -125,7 +125,7 @@ class Page(Result):
 
 @plugin.handles("state:list", reads=True)
 async def list_keys(ctx: Context, params: List) -> Page:
-    """List keys in order, without their values; `more` says that there is a next page."""
+    """List keys in order, without their values; `more` is true if there is a next page."""
     rows = await _store(ctx).list(params.namespace, params.pattern, limit=params.limit + 1, after=params.after)
     entries = [
         Listed(namespace=row.namespace, key=row.key, bytes=row.value_bytes, updated_at=iso_time(row.updated_at))

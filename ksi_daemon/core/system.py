@@ -1,4 +1,4 @@
-"""System: is the hub well, what can it do, and stop it."""
+"""System: the daemon's health and status, its events, and shutdown."""
 
 import platform
 from typing import Any, Literal
@@ -19,12 +19,12 @@ from ksi_daemon.process.control import Control
 from ksi_daemon.routing.router import Router
 
 plugin = Plugin("system", uses=[Router, Loader, Control, Watchdog, Gate])
-plugin.announces("system:ready", "The hub has started and serves.")
-plugin.announces("system:stopping", "The hub was asked to stop: calls under way are finished, new ones refused.")
+plugin.announces("system:ready", "The daemon has started and accepts calls.")
+plugin.announces("system:stopping", "The daemon was asked to stop: running calls are finished, new ones refused.")
 
 
 class Echo(Params):
-    text: str = Field(max_length=100_000, description="What to say back.")
+    text: str = Field(max_length=100_000, description="The text to return.")
 
 
 class Echoed(Result):
@@ -33,7 +33,7 @@ class Echoed(Result):
 
 @plugin.handles("system:echo", reads=True)
 async def echo(ctx: Context, params: Echo) -> Echoed:
-    """Say the text back: for trying a connection."""
+    """Return the text, to test a connection."""
     return Echoed(text=params.text)
 
 
@@ -53,12 +53,12 @@ class Health(Result):
 
 @plugin.handles("system:health", reads=True)
 async def health(ctx: Context, params: Nothing) -> Health:
-    """Say whether the hub and each plugin are well, and what an operator should look at."""
+    """Report the health of the daemon and of each plugin, and the current alarms."""
     loader, control = ctx.capability(Loader), ctx.capability(Control)
     plugins = {name: PluginHealth(state="running") for name in loader.running}
     plugins |= {key: PluginHealth(state=aside.state, reason=aside.reason) for key, aside in loader.set_aside.items()}
     alarms = control.alarms()
-    broken = any(one.state == "broken" for one in plugins.values())
+    broken = any(plugin_health.state == "broken" for plugin_health in plugins.values())
     return Health(
         status="degraded" if broken or alarms else "ok",
         uptime_s=control.uptime_s,
@@ -89,7 +89,7 @@ class Status(Result):
 
 @plugin.handles("system:status", reads=True)
 async def status(ctx: Context, params: Nothing) -> Status:
-    """Say where the hub runs, since when, and how much is going on."""
+    """Report the daemon's addresses, uptime and load."""
 
     router, loader, control = ctx.capability(Router), ctx.capability(Loader), ctx.capability(Control)
     broken = sum(aside.state == "broken" for aside in loader.set_aside.values())
@@ -118,18 +118,18 @@ class Stopping(Result):
 
 @plugin.handles("system:shutdown", operator_only=True)
 async def shutdown(ctx: Context, params: Nothing) -> Stopping:
-    """Stop the hub: calls under way are finished, new ones are refused, then it exits."""
+    """Stop the daemon: running calls are finished, new ones are refused, then it exits."""
     ctx.capability(Control).stop_requested.set()
     return Stopping(stopping=True)
 
 
 class Help(Params):
     event: str = Field(max_length=100, description="The event to explain, such as system:health.")
-    format_style: Format = Field("verbose", description="How: in words, in brief, as an MCP tool, or as JSON Schema.")
+    format_style: Format = Field("verbose", description="Output format: verbose, compact, MCP tool, or JSON Schema.")
 
 
 class Explained(Result):
-    """An event in the format that was asked for."""
+    """An event in the requested format."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -144,7 +144,7 @@ async def explain_event(ctx: Context, params: Help) -> Explained:
         return Explained(**describe(handler, params.format_style))
     notice = _notices(ctx).get(params.event)
     if notice is None:
-        raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events there are")
+        raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events")
     return Explained(**notice)
 
 
@@ -153,7 +153,7 @@ class Discover(Params):
     event: str | None = Field(None, max_length=100, description="Only this event.")
     module: str | None = Field(None, max_length=40, description="Only events of this plugin.")
     detail: bool = Field(False, description="With parameters and results, in the format chosen by format_style.")
-    format_style: Format = Field("verbose", description="How each event is told when detail is true.")
+    format_style: Format = Field("verbose", description="Format of each event when detail is true.")
     level: Literal["full", "namespace", "summary"] = Field(
         "full", description="full: every event; namespace: names by namespace; summary: how many in each namespace."
     )
@@ -167,9 +167,9 @@ class Discovery(Result):
 
 @plugin.handles("system:discover", reads=True)
 async def discover(ctx: Context, params: Discover) -> Discovery:
-    """List what can be called and what can be heard, as briefly or fully as asked."""
+    """List the events that can be called and the notices that can be subscribed to, in the requested detail."""
     calls = _visible(ctx)
-    told = {
+    described = {
         event: describe(handler, params.format_style)
         if params.detail
         else {"summary": handler.summary, "plugin": handler.plugin, "reads": handler.traits.reads, "kind": "call"}
@@ -179,8 +179,8 @@ async def discover(ctx: Context, params: Discover) -> Discovery:
         for event, notice in _notices(ctx).items()
     }
     events = {
-        event: told[event]
-        for event in sorted(told)
+        event: described[event]
+        for event in sorted(described)
         if params.namespace in (None, namespace_of(event))
         and params.event in (None, event)
         and params.module in (None, namespace_of(event))
@@ -189,14 +189,14 @@ async def discover(ctx: Context, params: Discover) -> Discovery:
     for event in events:
         names.setdefault(namespace_of(event), []).append(event)
     if params.level == "summary":
-        return Discovery(total=len(events), namespaces={name: len(there) for name, there in names.items()}, events={})
+        return Discovery(total=len(events), namespaces={name: len(found) for name, found in names.items()}, events={})
     if params.level == "namespace":
         return Discovery(total=len(events), namespaces=dict(names), events={})
     return Discovery(total=len(events), namespaces=list(names), events=events)
 
 
 def _visible(ctx: Context) -> dict[str, Handler]:
-    """The events this caller may see: what it may not call does not exist for it."""
+    """The events this caller may call; others are hidden from it."""
     gate = ctx.capability(Gate)
     routes = ctx.capability(Router).routes
     return {event: route.handler for event, route in routes.items() if gate.lists(ctx.principal, route.handler)}
@@ -214,7 +214,7 @@ def _notices(ctx: Context) -> dict[str, dict[str, Any]]:
 
 class Validate(Params):
     event: str = Field(max_length=100, description="The event the data is meant for.")
-    data: JsonValue = Field(description="What would be sent.")
+    data: JsonValue = Field(description="The data to check.")
 
 
 class Problem(Result):
@@ -232,10 +232,12 @@ async def validate(ctx: Context, params: Validate) -> Verdict:
     """Check data against an event's parameters without sending it; unknown fields are errors too."""
     handler = _visible(ctx).get(params.event)
     if handler is None:
-        raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events there are")
+        raise UnknownEvent(f"there is no event {params.event!r}", hint="system:discover lists the events")
     try:
         handler.parse(params.data)
     except Invalid as error:
         fields = error.fields or [{"field": "(data)", "problem": error.message}]
-        return Verdict(valid=False, errors=[Problem(field=one["field"], message=one["problem"]) for one in fields])
+        return Verdict(
+            valid=False, errors=[Problem(field=field["field"], message=field["problem"]) for field in fields]
+        )
     return Verdict(valid=True, errors=[])

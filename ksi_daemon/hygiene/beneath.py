@@ -1,7 +1,7 @@
-"""Opening files beneath a folder so that nothing leads out of it: no `..`, no symbolic link, no swap in the last moment.
+"""Opens files beneath a folder, never outside of it: no `..`, no symbolic link, no folder swapped during the open.
 
-The kernel does it in one step (openat2) where it can; elsewhere each folder on the way is opened and held in turn. Only regular
-files and folders are opened, and never by waiting. Messages name the path as given, not the folder.
+The kernel does it in one step (openat2) where it can; elsewhere each folder of the path is opened in turn. Only regular
+files and folders are opened, without blocking. Messages name the path as given, not the folder.
 """
 
 import ctypes
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from ksi_daemon.errors import Conflict, Forbidden, Invalid, KsiError, NotFound, TooLarge
 
-OPENAT2 = 437  # the same number on every architecture that Linux gave it to since 5.6
+OPENAT2 = 437  # the same number on every architecture since Linux 5.6
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
-TRIES = 16  # the kernel asks to try again when a rename crossed its way
+TRIES = 16  # the kernel asks to try again when a rename happened meanwhile
 PATH_LIMIT_BYTES = 4096
 
 Base = str | Path | int  # a folder, by path or as an open descriptor
@@ -32,13 +32,13 @@ def open_beneath(
 ) -> int:
     """A descriptor of a regular file (or of a folder, with `O_DIRECTORY`). The caller closes it. Raises `KsiError`s."""
     names = _names(relative)
-    with _held(base_dir) as base:
-        # Truncating happens only after the check: it would already have changed a file that is to be refused.
+    with _opened_base(base_dir) as base:
+        # Truncating happens only after the check: a file that is refused must not be changed.
         wanted = (flags & ~os.O_TRUNC) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
         try:
             found = _open(base, names, wanted, mode)
         except OSError as error:
-            raise _told(error, relative) from error
+            raise _caller_error(error, relative) from error
         try:
             _check(found, flags, relative, allow_hard_links)
             if flags & os.O_TRUNC and flags & (os.O_WRONLY | os.O_RDWR):
@@ -51,7 +51,7 @@ def open_beneath(
 
 
 def read_beneath(base_dir: Base, relative: str, *, limit_bytes: int, allow_hard_links: bool = False) -> bytes:
-    """The whole content of a file. More than the limit is `TooLarge`, never a part."""
+    """The whole content of a file. More than the limit raises `TooLarge`; content is never truncated."""
     with os.fdopen(open_beneath(base_dir, relative, allow_hard_links=allow_hard_links), "rb", buffering=0) as file:
         parts: list[bytes] = []
         left = limit_bytes + 1
@@ -64,19 +64,19 @@ def read_beneath(base_dir: Base, relative: str, *, limit_bytes: int, allow_hard_
 
 
 def create_beneath(base_dir: Base, relative: str, content: bytes, *, mode: int = 0o600, parents: bool = False) -> None:
-    """A new file with this content. What exists is a `Conflict`; a write that fails leaves nothing behind."""
+    """A new file with this content. Raises `Conflict` if it exists; a write that fails leaves no file."""
     *folders, name = _names(relative)
-    with _held(base_dir) as base:
+    with _opened_base(base_dir) as base:
         try:
             folder = _open_folders(base, folders, make=parents)
         except OSError as error:
-            raise _told(error, relative) from error
+            raise _caller_error(error, relative) from error
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
                 made = os.open(name, flags, mode, dir_fd=folder)
             except OSError as error:
-                raise _told(error, relative) from error
+                raise _caller_error(error, relative) from error
             try:
                 with os.fdopen(made, "wb", buffering=0) as file:
                     rest = memoryview(content)
@@ -90,23 +90,23 @@ def create_beneath(base_dir: Base, relative: str, content: bytes, *, mode: int =
 
 
 def _names(relative: str) -> list[str]:
-    """Checked here and used as they are: nothing is dropped, trimmed or decoded between the two."""
+    """The parts of the path, checked; they are used exactly as checked."""
     try:
         size = len(os.fsencode(relative))
     except UnicodeEncodeError as error:
         raise Invalid("the path cannot be written as bytes") from error
     if not 0 < size <= PATH_LIMIT_BYTES or "\0" in relative:
-        raise Invalid("a path is neither empty nor endless, and has no NUL in it")
+        raise Invalid("the path is empty, too long, or has a NUL character")
     names = relative.split("/")
     if ".." in names or names[0] == "":
         raise Forbidden(f"{relative[:200]!r} leads out of the folder")
     if "" in names or ("." in names and names != ["."]):
-        raise Invalid(f"{relative[:200]!r} has empty parts", hint="sanitize_path gives it in the form wanted here")
+        raise Invalid(f"{relative[:200]!r} has empty parts", hint="use the value that sanitize_path returns")
     return names
 
 
 @contextmanager
-def _held(base_dir: Base) -> Iterator[int]:
+def _opened_base(base_dir: Base) -> Iterator[int]:
     if isinstance(base_dir, int):
         yield base_dir
         return
@@ -155,7 +155,7 @@ def _libc() -> ctypes.CDLL:
 
 @functools.cache
 def kernel_can_open_beneath() -> bool:
-    """Whether openat2 is there: kernels before 5.6 lack it, and some sandboxes forbid what they do not know."""
+    """Whether openat2 works: kernels before 5.6 lack it, and some sandboxes block unknown system calls."""
     root = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
         os.close(_openat2(root, ".", os.O_PATH | os.O_CLOEXEC, 0))
@@ -167,22 +167,22 @@ def kernel_can_open_beneath() -> bool:
 
 
 def _open_folders(base: int, names: list[str], *, make: bool = False) -> int:
-    """Go down folder by folder, holding each while the next is opened: what is held cannot be swapped any more."""
-    here = os.dup(base)
+    """Open folder by folder, each relative to the open parent, so that none can be swapped."""
+    current = os.dup(base)
     for name in names:
         try:
             if make:
-                _make_folder(here, name)
-            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+                _make_folder(current, name)
+            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
         finally:
-            os.close(here)
-        here = below
-        kind = os.fstat(here).st_mode
+            os.close(current)
+        current = below
+        kind = os.fstat(current).st_mode
         if not stat.S_ISDIR(kind):
-            os.close(here)
+            os.close(current)
             code = errno.ELOOP if stat.S_ISLNK(kind) else errno.ENOTDIR
             raise OSError(code, os.strerror(code))
-    return here
+    return current
 
 
 def _make_folder(folder: int, name: str) -> None:
@@ -200,11 +200,11 @@ def _check(found: int, flags: int, relative: str, allow_hard_links: bool) -> Non
     elif not stat.S_ISREG(about.st_mode):
         raise Forbidden(f"{relative!r} is neither a file nor a folder")
     elif about.st_nlink != 1 and not allow_hard_links:
-        raise Forbidden(f"{relative!r} has a second name, which may be outside of the folder")
+        raise Forbidden(f"{relative!r} has another hard link, which may be outside of the folder")
 
 
-def _told(error: OSError, relative: str) -> KsiError | OSError:
-    """What the caller can act on. Anything else (a full disk, a broken one) stays what it is."""
+def _caller_error(error: OSError, relative: str) -> KsiError | OSError:
+    """The error for the caller. Errors that the caller cannot fix (a full or broken disk) are returned unchanged."""
     shown = repr(relative[:200])
     if error.errno == errno.EXDEV:
         return Forbidden(f"{shown} leads out of the folder")
@@ -215,11 +215,11 @@ def _told(error: OSError, relative: str) -> KsiError | OSError:
     if error.errno in (errno.ENXIO, errno.ENODEV):
         return Forbidden(f"{shown} is neither a file nor a folder")
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return NotFound(f"there is no {shown}")
+        return NotFound(f"{shown} does not exist")
     if error.errno == errno.EEXIST:
-        return Conflict(f"{shown} exists already")
+        return Conflict(f"{shown} already exists")
     if error.errno == errno.EISDIR:
         return Invalid(f"{shown} is a folder")
     if error.errno in (errno.ENAMETOOLONG, errno.EINVAL):
-        return Invalid(f"{shown} cannot be the name of a file here")
+        return Invalid(f"{shown} is not a valid file name")
     return error

@@ -1,6 +1,6 @@
-"""Paths from outside: `sanitize_path` says whether a text may name something beneath a folder, and as what.
+"""Validates paths from callers: `sanitize_path` checks that a path names something beneath a folder.
 
-It judges the text and what lies there now. Opening the file safely, whatever changes meanwhile, is left to `beneath`.
+It checks the text and the current files. To open the file safely, even if files change meanwhile, use `beneath`.
 """
 
 import os
@@ -9,7 +9,7 @@ import stat
 import unicodedata
 from pathlib import Path, PurePosixPath
 
-from ksi_daemon.hygiene.verdict import Sanitized, judged
+from ksi_daemon.hygiene.verdict import Sanitized, result_of
 
 PATH_LIMIT_BYTES = 4096
 NAME_LIMIT_BYTES = 255
@@ -17,7 +17,7 @@ ENCODED = re.compile(r"%(?:2e|2f|5c|00|25)", re.IGNORECASE)
 DRIVE = re.compile(r"[A-Za-z]:(?:$|[/\\])|[A-Za-z][A-Za-z0-9+.-]{0,30}://")
 DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE | re.DOTALL)
 SHELL = ("${", "$(", "`")
-# Look like a dot or a slash to a reader (or to another system), and are neither.
+# Look like a dot or a slash to a reader (or another system), but are not.
 LOOK_ALIKES = frozenset(
     "\u2044\u2215\u2216\u29f5\u29f8\u29f9\u3002\uff61\u0589\u06d4\u0701\u0702\ua4f8\ufe68\u2571\u2572"
 )
@@ -30,25 +30,25 @@ def sanitize_path(path: str, base_dir: str | Path, *, allow_absolute: bool = Fal
     """
     problems = _bad_text(path)
     if problems:
-        return judged("", problems)
+        return result_of("", problems)
     base = PurePosixPath(os.path.abspath(base_dir))
     inner = path
     if path.startswith("/"):
         if not allow_absolute:
-            return judged("", {"absolute_path": "an absolute path is not allowed here: give it relative to the folder"})
+            return result_of("", {"absolute_path": "an absolute path is not allowed: give it relative to the folder"})
         if ".." in path.split("/"):
-            return judged("", {"path_traversal": "the path climbs with '..'"})
+            return result_of("", {"path_traversal": "the path leaves the folder with '..'"})
         if not PurePosixPath(path).is_relative_to(base):
-            return judged("", {"outside": "the path does not lead into the folder"})
+            return result_of("", {"outside": "the path does not lead into the folder"})
         inner = str(PurePosixPath(path).relative_to(base))
     names = [name for name in inner.split("/") if name not in ("", ".")]
     for name in names:
         problems |= _bad_name(name)
     if names and names[0].startswith("~"):
         problems["home_folder"] = "'~' stands for a home folder"
-    if not problems and (odd := _odd_on_disk(base, names)):
-        problems["symbolic_link"] = odd
-    return judged("/".join(names) or ".", problems)
+    if not problems and (link := _symbolic_link(base, names)):
+        problems["symbolic_link"] = link
+    return result_of("/".join(names) or ".", problems)
 
 
 def _bad_text(path: str) -> dict[str, str]:
@@ -66,8 +66,8 @@ def _bad_text(path: str) -> dict[str, str]:
         problems["nul"] = "the path has a NUL character in it"
     if any(unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") for char in path.replace("\0", "")):
         problems["invisible"] = "the path has control characters or invisible ones in it"
-    if any(_passes_for_another(char) for char in path):
-        problems["look_alike"] = "the path has characters that look like a dot or a slash and are none"
+    if any(_is_look_alike(char) for char in path):
+        problems["look_alike"] = "the path has characters that look like a dot or a slash but are not"
     if "\\" in path:
         problems["backslash"] = "the path has a backslash in it; folders are separated by '/'"
     if ENCODED.search(path):
@@ -79,7 +79,7 @@ def _bad_text(path: str) -> dict[str, str]:
     return problems
 
 
-def _passes_for_another(char: str) -> bool:
+def _is_look_alike(char: str) -> bool:
     if char.isascii():
         return False
     return char in LOOK_ALIKES or any(mark in unicodedata.normalize("NFKC", char) for mark in "./\\~")
@@ -87,7 +87,7 @@ def _passes_for_another(char: str) -> bool:
 
 def _bad_name(name: str) -> dict[str, str]:
     if name == "..":
-        return {"path_traversal": "the path climbs with '..'"}
+        return {"path_traversal": "the path leaves the folder with '..'"}
     problems: dict[str, str] = {}
     if len(name.encode("utf-8")) > NAME_LIMIT_BYTES:
         problems["name_too_long"] = f"a part of the path is longer than {NAME_LIMIT_BYTES} bytes"
@@ -100,13 +100,13 @@ def _bad_name(name: str) -> dict[str, str]:
     return problems
 
 
-def _odd_on_disk(base: PurePosixPath, names: list[str]) -> str | None:
-    """A symbolic link on the way, as far as the way exists."""
-    here = str(base)
+def _symbolic_link(base: PurePosixPath, names: list[str]) -> str | None:
+    """A symbolic link in the existing part of the path."""
+    current = str(base)
     for name in names:
-        here = f"{here}/{name}"
+        current = f"{current}/{name}"
         try:
-            mode = os.lstat(here).st_mode
+            mode = os.lstat(current).st_mode
         except OSError:
             return None
         if stat.S_ISLNK(mode):

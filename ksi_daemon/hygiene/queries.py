@@ -1,19 +1,19 @@
-"""Search texts from outside: `sanitize_query` tidies what means the same, and names what cannot be used instead of changing it.
+"""Validates search texts from callers: `sanitize_query` normalizes the text and reports what is not allowed instead of removing it.
 
-Values still belong into bound parameters; this is the second fence, not the first.
+Values must still be passed as bound parameters; this is only an additional check.
 """
 
 import re
 import unicodedata
 from typing import Literal
 
-from ksi_daemon.hygiene.verdict import Sanitized, judged
+from ksi_daemon.hygiene.verdict import Sanitized, result_of
 
 QUERY_LIMIT = 5_000
 Use = Literal["text", "sql", "fts"]
 
 BLANKS = re.compile(r"\s+")
-# Turn the reading direction or hide text; joiners, which several scripts and emoji need, are not among them.
+# Change the reading direction or hide text; joiners are allowed, because several scripts and emoji need them.
 HIDING = re.compile("[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\U000e0000-\U000e007f]")
 SQL_MARKS = {
     ";": "a semicolon, which ends a statement",
@@ -33,9 +33,9 @@ FTS_MARKS = re.compile(r'["^*:(){}+\-]')
 
 
 def sanitize_query(text: str, limit: int = QUERY_LIMIT, *, used_for: Use = "text") -> Sanitized:
-    """The text in NFC with single blanks, or why it cannot be used. `used_for` says where it will end up."""
+    """The text in NFC with single blanks, or the problems. `used_for` says how the text will be used."""
     if len(text) > limit * 4:
-        return judged("", {"too_long": f"the query has {len(text):,} characters, more than {limit:,}"})
+        return result_of("", {"too_long": f"the query has {len(text):,} characters, more than {limit:,}"})
     value = BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip()
     problems: dict[str, str] = {}
     if not value:
@@ -54,12 +54,14 @@ def sanitize_query(text: str, limit: int = QUERY_LIMIT, *, used_for: Use = "text
     if used_for == "sql" and (found := _sql(value)):
         problems["injection"] = f"the query has {found} in it, and would be read as SQL"
     if used_for == "fts" and (FTS_MARKS.search(value) or FTS_WORDS.search(value)):
-        problems["injection"] = "the query has search operators in it; quote_for_search makes plain words of them"
-    return judged(value, problems)
+        problems["injection"] = (
+            "the query has search operators in it; put each word in double quotes to search for it literally"
+        )
+    return result_of(value, problems)
 
 
 def quote_for_search(text: str) -> str:
-    """Every word as itself, for SQLite's full-text MATCH: operators, quotes and column names lose their meaning."""
+    """Each word quoted, for SQLite's full-text MATCH, so that operators, quotes and column names are plain words."""
     return " ".join('"' + word.replace('"', '""') + '"' for word in text.replace("\0", " ").split())
 
 

@@ -1,4 +1,4 @@
-"""The one shape in which a sanitiser answers: usable or not, what to use, and everything that is wrong."""
+"""The result of a sanitizer: whether the input is valid, the value to use, and all problems."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong: a code word for programs, a message for people. Never repeats what was sent."""
+    """One problem: a code for programs, a message for people. Never contains the input."""
 
     code: str
     message: str
 
 
 class Sanitized(msgspec.Struct, frozen=True):
-    """`value` is what was checked and what must be used; it is empty unless `valid`."""
+    """`value` is the checked value to use; it is empty unless `valid`."""
 
     valid: bool
     value: str
@@ -28,7 +28,7 @@ class Sanitized(msgspec.Struct, frozen=True):
         }
 
 
-def judged(value: str, problems: dict[str, str]) -> Sanitized:
-    """Valid if there are no problems; these are given as code word and message."""
+def result_of(value: str, problems: dict[str, str]) -> Sanitized:
+    """Valid if there are no problems; `problems` maps codes to messages."""
     errors = tuple(Problem(code, message) for code, message in problems.items())
     return Sanitized(valid=not errors, value="" if errors else value, errors=errors)

@@ -1,6 +1,6 @@
-"""What the daemon remembers of the last calls and notices: a bounded ring, counters, and lines for the log.
+"""The recent calls and notices in memory: a bounded ring buffer, counters, and lines for the log.
 
-It is memory for people who look now; the durable record is the audit's business.
+It is lost at a restart; the durable log of calls is the audit.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from ksi_daemon.notice import Notice, iso_time
 FLUSH_S = 0.1
 DURATIONS_KEPT = 512
 NOTICE_DATA_LIMIT_BYTES = 4_096
-NAMES_LIMIT = 1_000  # of notices that are counted one by one
+NAMES_LIMIT = 1_000  # of notices with a counter of their own
 OTHERS = "(others)"
 
 
 class CallRecord(msgspec.Struct, frozen=True, gc=False):
-    """One call as it ended."""
+    """One finished call."""
 
     id: str
     event: str
@@ -58,7 +58,7 @@ class CallRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 def notice_as_dict(notice: Notice) -> dict[str, Any]:
-    """A notice as the monitor shows it; large data is named by its size, not shown."""
+    """A notice as the monitor shows it; for large data only the size is shown."""
     shown = notice.as_dict() | {"kind": "notice", "principal": notice.sender}
     del shown["sender"]
     if notice.size > NOTICE_DATA_LIMIT_BYTES:
@@ -68,7 +68,7 @@ def notice_as_dict(notice: Notice) -> dict[str, Any]:
 
 
 class EventCounts:
-    """How often an event was called, how it went, and how long it took lately."""
+    """Counters of one event: calls, errors, and the last durations."""
 
     __slots__ = ("calls", "durations_us", "errors")
 
@@ -86,7 +86,7 @@ class EventCounts:
 
 
 class Journal:
-    """The ring and the counters. Appending is all that a call pays; lines are written later, in batches."""
+    """The ring and the counters. A call only appends; lines are written later, in batches."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -99,12 +99,12 @@ class Journal:
 
     @property
     def size(self) -> int:
-        """How many the ring holds now."""
+        """How many entries the ring holds now."""
         return len(self._ring)
 
     @property
     def forgotten(self) -> int:
-        """How many fell out of the ring."""
+        """How many entries were dropped from the ring."""
         return self._seen - len(self._ring)
 
     @property
@@ -140,7 +140,7 @@ class Journal:
         return reversed(self._ring)
 
     async def write_lines(self, write: Callable[[list[CallRecord | Notice], int], None]) -> None:
-        """Hand new records (and how many were too many to keep) to `write` in a thread until cancelled, and once more then."""
+        """Hand new records (and how many were dropped) to `write` in a thread until cancelled, and once more then."""
         try:
             while True:
                 await asyncio.sleep(FLUSH_S)

@@ -1,6 +1,6 @@
-"""Structured logs: JSON lines in var/log/ksi.jsonl, readable ones on a terminal, secrets taken out first.
+"""Structured logs: JSON lines in var/log/ksi.jsonl, readable ones on a terminal, secrets redacted first.
 
-A log that cannot be written raises an alarm and is tried again; it never stops the service.
+A log that cannot be written raises an alarm and is retried; it never stops the daemon.
 """
 
 import io
@@ -29,7 +29,7 @@ Line = MutableMapping[str, Any]
 
 
 class LogFile:
-    """An append-only file that rotates itself, follows an outside rotation, and survives a full disk."""
+    """An append-only file that is rotated by size, follows a rotation by another program, and survives a full disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class LogFile:
                 self._close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._close()
 
@@ -81,13 +81,13 @@ class LogFile:
         return io.FileIO(handle, "a")
 
     def _moved(self) -> bool:
-        """Somebody rotated or removed the file under us."""
+        """Whether another program rotated or removed the file."""
         try:
-            there = self.path.stat()
+            current = self.path.stat()
         except OSError:
             return True
-        here = os.fstat(self._file.fileno()) if self._file is not None else None
-        return here is None or (there.st_ino, there.st_dev) != (here.st_ino, here.st_dev)
+        opened = os.fstat(self._file.fileno()) if self._file is not None else None
+        return opened is None or (current.st_ino, current.st_dev) != (opened.st_ino, opened.st_dev)
 
     def _close(self) -> None:
         if self._file is not None:
@@ -96,7 +96,7 @@ class LogFile:
 
 
 class Log:
-    """The daemon's log: where lines go and from which level on."""
+    """The daemon's log: its file and terminal, and its level."""
 
     def __init__(self, path: Path, level: str, terminal: TextIO | None = None) -> None:
         self.file = LogFile(path)
@@ -141,7 +141,7 @@ class Log:
                 self._show(line if isinstance(line, dict) else msgspec.structs.asdict(line))
 
     def take_standard_logging(self) -> None:
-        """Bring what libraries log (uvicorn, asyncio) into the same lines."""
+        """Route the logging of libraries (uvicorn, asyncio) into this log."""
         root = logging.getLogger()
         root.handlers = [_Forward(self)]
         root.setLevel(logging.WARNING)
@@ -157,7 +157,7 @@ class Log:
 
 
 class _Lines:
-    """What structlog calls at the end of its chain."""
+    """The final logger of structlog's processor chain."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -176,8 +176,8 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname.lower() if record.levelname.lower() in LEVELS else "info"
-        say = getattr(self._log.logger, level)
-        say(record.getMessage(), source=record.name, exc_info=record.exc_info)
+        log_line = getattr(self._log.logger, level)
+        log_line(record.getMessage(), source=record.name, exc_info=record.exc_info)
 
 
 def _redact(_logger: Any, _method: str, line: Line) -> Line:
@@ -249,20 +249,20 @@ def _notice_line(notice: Notice) -> Line:
 
 
 def encoded(line: Any) -> bytes:
-    """A line as JSON. What JSON cannot carry is shown in other words: one odd fact must cost neither its line nor the next."""
+    """A line as JSON. Values that JSON cannot encode are converted to text, so that no line is lost."""
     try:
         return _encode(line)
-    except Exception:  # noqa: BLE001 - a fact may be anything, and its __str__ may do anything
-        return _encode(_carried(line if isinstance(line, dict) else msgspec.structs.asdict(line)))
+    except Exception:  # noqa: BLE001 - a value may be anything, and its __str__ may raise anything
+        return _encode(_json_safe(line if isinstance(line, dict) else msgspec.structs.asdict(line)))
 
 
-def _carried(value: Any, depth: int = 0) -> Any:
+def _json_safe(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, dict) and depth < 4:
-        return {str(_carried(str(name), depth)): _carried(inner, depth + 1) for name, inner in value.items()}
+        return {str(_json_safe(str(name), depth)): _json_safe(inner, depth + 1) for name, inner in value.items()}
     if isinstance(value, list | tuple) and depth < 4:
-        return [_carried(inner, depth + 1) for inner in value]
+        return [_json_safe(inner, depth + 1) for inner in value]
     try:
         return str(value).encode("utf-8", "backslashreplace").decode()
     except Exception as error:  # noqa: BLE001
@@ -273,7 +273,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def readable(line: Line) -> str:
-    """One line for a terminal, with nothing in it that a terminal would obey."""
+    """One line for a terminal, without terminal escape sequences."""
     facts = " ".join(
         f"{name}={value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()}"
         for name, value in line.items()

@@ -1,7 +1,7 @@
-"""Takes secrets out of what is about to be written down: by the name they stand under, by their shape, and because we know them.
+"""Redacts secrets in values before they are logged, audited or shown: by field name and by the shape of the text.
 
-Every pattern is linear in the length of the text: none gives up after a scan that the next place would repeat. Too much taken out
-is a nuisance, too little a leak: in doubt it is taken out.
+A `Redactor` can also learn exact texts and digests; the daemon itself does not use that. Quantifiers are bounded or possessive where
+backtracking could be slow, so that long texts are redacted quickly. In doubt text is redacted: too much is a nuisance, too little a leak.
 """
 
 import functools
@@ -19,7 +19,7 @@ HIDDEN = "[redacted]"
 DEPTH_LIMIT = 8
 KNOWN_LIMIT = 100
 DIGESTS_LIMIT = 10_000
-SHORTEST_KNOWN = 6  # anything shorter occurs by chance
+SHORTEST_KNOWN = 6  # shorter texts occur by chance
 
 # By name -----------------------------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ SECRET_WORDS = frozenset({
 KEY_WORDS = frozenset({
     "access", "api", "client", "encryption", "hmac", "master", "private", "secret", "service", "session", "signing", "ssh",
 })  # fmt: skip
-# What follows a secret's name when only something about the secret is meant.
+# Words after a secret's name that mean a property of the secret, not the secret.
 ABOUT_WORDS = frozenset({
     "at", "bytes", "count", "created", "expires", "file", "id", "ids", "kind", "length", "limit", "max", "min", "name", "path",
     "prefix", "revoked", "s", "saved", "source", "ttl", "type", "used", "version",
@@ -40,7 +40,7 @@ ABOUT_WORDS = frozenset({
 
 @functools.lru_cache(maxsize=4096)
 def names_a_secret(name: str) -> bool:
-    """Whether what stands under this name is one: `api_key`, `accessToken`, `X-Auth-Token`; not `token_id`, not `key`."""
+    """Whether a field of this name holds a secret: `api_key`, `accessToken`, `X-Auth-Token`; not `token_id`, not `key`."""
     words = [word.lower() for word in WORD.findall(name[:200])]
     if not words or words[-1] in ABOUT_WORDS:
         return False
@@ -49,7 +49,7 @@ def names_a_secret(name: str) -> bool:
     return any(word in KEY_WORDS and after in ("key", "keys") for word, after in itertools.pairwise(words))
 
 
-def _counts(name: str, value: Any) -> bool:
+def _is_not_secret_value(name: str, value: Any) -> bool:
     """`max_tokens: 512` is a number of tokens; `pin: 1234` is a secret."""
     words = {word.lower() for word in WORD.findall(name[:200])}
     return isinstance(value, bool | None) or (isinstance(value, int | float) and "tokens" in words)
@@ -59,10 +59,10 @@ def _counts(name: str, value: Any) -> bool:
 
 # A word begins here; in JSON text the letter of an escape like \n may stand before it.
 START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
-# The names of our tools begin like our tokens: lower-case words joined by '_', which 256 random bits never are.
+# Tool names begin like tokens: lower-case words joined by '_', which 256 random bits never are.
 TOOL = r"[a-z][a-z0-9]{0,31}(?:_[a-z0-9]{1,31}){1,12}(?![A-Za-z0-9_-])"
 
-# Each with a text that must be there for it to match: looking for that is much quicker than trying the pattern.
+# Each with a text that every match contains: searching for it is much faster than trying the pattern.
 SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (mark, re.compile(pattern, re.DOTALL))
     for mark, pattern in (
@@ -124,17 +124,17 @@ def hide_shapes(text: str) -> str:
 
 def _hide_value(found: re.Match[str]) -> str:
     value = found[2]
-    if found[1] == "token:" and value in OWN_VERBS:  # our own events, not somebody's secret
+    if found[1] == "token:" and value in OWN_VERBS:  # the event names of the daemon, not a secret
         return found[0]
     opening = re.match(r"\\{0,7}[\"']?", value)
     return found[1] + (opening[0] if opening else "") + HIDDEN
 
 
-# Altogether --------------------------------------------------------------------------------------------------------
+# All together ------------------------------------------------------------------------------------------------------
 
 
 class Redactor:
-    """Hides secrets by name, by shape, and those it was told: exact texts, and digests of words. Remembers the latest of each."""
+    """Hides secrets by name, by shape, and learned ones: exact texts, and digests of words. Keeps the latest of each."""
 
     def __init__(self) -> None:
         self._known: dict[str, None] = {}
@@ -142,29 +142,29 @@ class Redactor:
         self._digests: dict[bytes, None] = {}
 
     def learn(self, secret: str) -> None:
-        """Never let this text through, nor as it looks inside JSON or a URL."""
+        """Redact this text from now on, also in its JSON and URL forms."""
         if len(secret) < SHORTEST_KNOWN:
             return
         self._known.pop(secret, None)
         self._known[secret] = None
         if len(self._known) > KNOWN_LIMIT:
             del self._known[next(iter(self._known))]
-        self._know()
+        self._update_forms()
 
     def learn_digest(self, sha256: bytes) -> None:
-        """Never let a word with this SHA-256 digest through: for secrets that are kept as digests only."""
+        """Redact words with this SHA-256 digest: for secrets of which only the digest is stored."""
         self._digests.pop(sha256, None)
         self._digests[sha256] = None
         if len(self._digests) > DIGESTS_LIMIT:
             del self._digests[next(iter(self._digests))]
 
     def forget(self, secret: str) -> None:
-        """It is a secret no longer."""
+        """Stop redacting this text."""
         self._known.pop(secret, None)
-        self._know()
+        self._update_forms()
 
-    def _know(self) -> None:
-        """Longest first: one secret may be a part of another."""
+    def _update_forms(self) -> None:
+        """Sorted by length, longest first: one secret may be a part of another."""
         forms = {
             form
             for secret in self._known
@@ -173,7 +173,7 @@ class Redactor:
         self._forms = tuple(sorted(forms, key=len, reverse=True))
 
     def redact(self, value: Any, depth: int = 0) -> Any:
-        """A copy without secrets, for writing down. Anything nested deeper than any honest record is left out."""
+        """A copy without secrets, for logs. Values nested too deep are left out."""
         if isinstance(value, str):
             return self._text(value, depth)
         if isinstance(value, int | float | bool | None):
@@ -194,8 +194,8 @@ class Redactor:
             plain = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
             name = self._text(plain, DEPTH_LIMIT)
             if name in shown:
-                name += f" {len(shown)}"  # two hidden names must not become one entry
-            hidden = names_a_secret(plain) and not _counts(plain, inner)
+                name += f" {len(shown)}"  # two redacted names must not become one entry
+            hidden = names_a_secret(plain) and not _is_not_secret_value(plain, inner)
             shown[name] = HIDDEN if hidden else self.redact(inner, depth + 1)
         return shown
 
@@ -210,7 +210,7 @@ class Redactor:
         return hide_shapes(text)
 
     def _json(self, text: str, depth: int) -> str:
-        """JSON inside a text is looked at as the structure it is; it is rewritten only if it held a secret."""
+        """JSON inside a text is redacted as a structure; it is rewritten only if it held a secret."""
         try:
             inner = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
@@ -226,10 +226,10 @@ REDACTOR = Redactor()
 
 
 def redact(value: Any, depth: int = 0) -> Any:
-    """A copy without secrets, by everything this process knows about secrets."""
+    """A copy without secrets, by the redactor of this process."""
     return REDACTOR.redact(value, depth)
 
 
 def learn(secret: str) -> None:
-    """Tell this process's redactor a secret."""
+    """Add a secret to the redactor of this process."""
     REDACTOR.learn(secret)

@@ -1,6 +1,6 @@
-"""Where plugins can be: the daemon's own, the shipped folder, folders from the settings, and installed packages.
+"""Finds plugins: in the shipped folder, in folders from the settings, and in installed packages.
 
-Only looks; importing and starting what was found is the loader's business.
+The loader imports and starts them.
 """
 
 import importlib.metadata
@@ -27,12 +27,12 @@ class Found:
 
     name: str
     source: Source
-    place: str
+    path: str
     load: Callable[[], tuple[Plugin, str]]  # the plugin and its one-line summary
 
 
 def shipped_folder() -> Path:
-    """Inside the wheel the shipped plugins lie within the package; in a checkout they are the top-level folder."""
+    """The folder of the shipped plugins: in a wheel inside the package, in a checkout the top-level folder `plugins`."""
     package = Path(ksi_daemon.__file__).parent
     inside = package / "shipped_plugins"
     return inside if inside.is_dir() else package.parent / "plugins"
@@ -50,26 +50,26 @@ def find_plugins(folders: Sequence[Path]) -> Iterator[Found]:
 def _in_folder(folder: Path, source: Source) -> Iterator[Found]:
     if not folder.is_dir():
         return
-    for place in sorted(folder.iterdir()):
-        if place.is_dir() and not place.name.startswith((".", "_")):
-            yield Found(place.name, source, str(place), lambda place=place: load_folder(place))  # type: ignore[misc]
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.name.startswith((".", "_")):
+            yield Found(path.name, source, str(path), lambda path=path: load_folder(path))  # type: ignore[misc]
 
 
-def load_folder(place: Path) -> tuple[Plugin, str]:
-    """Import the plugin in a folder and check that it is one."""
-    if not PLUGIN_NAME.fullmatch(place.name):
+def load_folder(path: Path) -> tuple[Plugin, str]:
+    """Import the plugin in a folder and check its name and type."""
+    if not PLUGIN_NAME.fullmatch(path.name):
         raise PluginRefused(
-            f"the folder {place.name!r} is no plugin name: lower-case letters, digits and underscores, at most 32"
+            f"the folder name {path.name!r} is not a valid plugin name: use lower-case letters, digits and underscores, at most 32"
         )
-    if not (place / "__init__.py").is_file():
-        raise PluginRefused(f"{place} has no __init__.py")
-    module = import_plugin(place.name, place)
-    return _checked(place.name, getattr(module, "plugin", None), f"{place / '__init__.py'}"), _summary(module.__doc__)
+    if not (path / "__init__.py").is_file():
+        raise PluginRefused(f"{path} has no __init__.py")
+    module = import_plugin(path.name, path)
+    return _checked(path.name, getattr(module, "plugin", None), f"{path / '__init__.py'}"), _summary(module.__doc__)
 
 
 def _from_entry_point(entry: importlib.metadata.EntryPoint) -> tuple[Plugin, str]:
     if entry.value in _loaded and getattr(sys.modules.get(entry.module), "__file__", None):
-        # A reload reads the code on disk again.
+        # A reload must read the code on disk again.
         for name in [name for name in sys.modules if name == entry.module or name.startswith(entry.module + ".")]:
             del sys.modules[name]
     target = entry.load()
@@ -78,11 +78,11 @@ def _from_entry_point(entry: importlib.metadata.EntryPoint) -> tuple[Plugin, str
     return _checked(entry.name, plugin, f"the entry point {entry.value}"), _summary(getattr(target, "__doc__", None))
 
 
-def _checked(name: str, plugin: object, place: str) -> Plugin:
+def _checked(name: str, plugin: object, path: str) -> Plugin:
     if not isinstance(plugin, Plugin):
-        raise PluginRefused(f"{place} makes no object named plugin with Plugin({name!r})")
+        raise PluginRefused(f"{path} has no object named plugin made with Plugin({name!r})")
     if plugin.name != name:
-        raise PluginRefused(f"{place} is found as {name!r} but calls itself {plugin.name!r}: the two must be one")
+        raise PluginRefused(f"{path} is named {name!r} but its object says Plugin({plugin.name!r}): use the same name")
     return plugin
 
 

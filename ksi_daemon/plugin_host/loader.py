@@ -1,4 +1,4 @@
-"""Finds, checks, starts and reloads plugins; sets broken ones aside with a reason, so that the rest serves."""
+"""Finds, checks, starts and reloads plugins; a broken plugin is set aside with the reason, and the others keep running."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ class SetAside(msgspec.Struct, frozen=True):
 
     name: str
     source: Source
-    place: str
+    path: str
     state: Literal["broken", "disabled"]
     reason: str
 
@@ -38,7 +38,7 @@ class Loader:
     """The plugins of one daemon.
 
     `capabilities` maps what any plugin may use; `inner` what only the daemon's own may; a `known` type without an object is a
-    capability that this machine lacks.
+    capability that this machine does not have.
     """
 
     def __init__(
@@ -66,43 +66,43 @@ class Loader:
         self._open_databases = AsyncExitStack()
 
     async def load_core(self, plugins: Sequence[tuple[Plugin, str]]) -> None:
-        """Start the daemon's own plugins. A failure here is a failure of the daemon."""
+        """Start the daemon's own plugins. A failure ends the daemon."""
         for plugin, summary in plugins:
             found = Found(plugin.name, "core", f"ksi_daemon.core.{plugin.name}", _constant(plugin, summary))
             await self._start(found, plugin, summary)
 
     async def load_all(self, folders: Sequence[Path], disabled: Sequence[str]) -> None:
-        """Find and start every other plugin, one after the other; a broken one is set aside."""
+        """Find and start every other plugin, one after the other; broken ones are set aside."""
         self.folders = tuple(folders)
         for found in find_plugins(folders):
             if found.name in disabled:
                 self.set_aside[found.name] = SetAside(
-                    found.name, found.source, found.place, "disabled", "plugins_disabled names it"
+                    found.name, found.source, found.path, "disabled", "named in plugins_disabled"
                 )
             elif found.name in self.running:
-                first = self.running[found.name].found.place
-                self._put_aside(
-                    found, f"the name {found.name!r} is taken by {first}", key=f"{found.name} ({found.place})"
+                other = self.running[found.name].found.path
+                self._set_aside(
+                    found, f"the name {found.name!r} is already used by {other}", key=f"{found.name} ({found.path})"
                 )
             else:
-                await self._load_or_put_aside(found)
+                await self._load_or_set_aside(found)
 
     async def load(self, found: Found) -> RunningPlugin:
-        """Import, check and start one plugin. Raises whatever is wrong with it."""
+        """Import, check and start one plugin. Raises if it is broken."""
         plugin, summary = await _imported(found)
         return await self._start(found, plugin, summary)
 
     async def reload(self, name: str) -> tuple[RunningPlugin, int]:
-        """Swap a plugin for what lies on disk now. Whatever is wrong with the new one, the old one goes on serving.
+        """Replace a plugin by the version on disk. If the new version is broken, the old one keeps running.
 
-        Returns the new plugin, and how many calls of the old one had to be cut after waiting for them.
+        Returns the new plugin, and how many calls of the old one were cancelled after the drain time.
         """
         old = self.running.get(name)
         found = old.found if old is not None else self._find_again(name)
         if found.source == "core":
-            raise Conflict(f"{name} is part of the daemon", hint="`ksi restart` loads the daemon's own code again")
+            raise Conflict(f"{name} is part of the daemon and cannot be reloaded", hint="use `ksi restart` instead")
         if name in self._reloading:
-            raise Conflict(f"{name} is being reloaded already", hint="wait for that to end")
+            raise Conflict(f"{name} is already being reloaded", hint="wait for that reload to finish")
         self._reloading.add(name)
         try:
             new = await self._swap(old, found)
@@ -113,11 +113,11 @@ class Loader:
         closing = asyncio.create_task(_close_when_idle(old), name=f"last calls of the old {name}")
         self._closing_old.add(closing)
         closing.add_done_callback(self._closing_old.discard)
-        return new, await asyncio.shield(closing)  # a caller that goes away must not keep the old version alive
+        return new, await asyncio.shield(closing)  # a caller that disconnects must not keep the old version running
 
     async def close(self) -> None:
         """Stop every plugin, the daemon's own last."""
-        await asyncio.sleep(0)  # a task that has not begun cannot be cancelled in order
+        await asyncio.sleep(0)  # a task that has not started cannot be cancelled cleanly
         for closing in self._closing_old:
             closing.cancel()
         if self._closing_old:
@@ -129,22 +129,24 @@ class Loader:
         await self._open_databases.aclose()
 
     def searched(self) -> list[Path]:
-        """The folders in which plugins are looked for."""
+        """The folders that are searched for plugins."""
         return [shipped_folder(), *self.folders]
 
     def _find_again(self, name: str) -> Found:
         for found in find_plugins(self.folders):
             if found.name == name:
                 return found
-        raise NotFound(f"there is no plugin named {name[:64]!r}", hint="`ksi plugins ls` shows those that were found")
+        raise NotFound(
+            f"there is no plugin named {name[:64]!r}", hint="`ksi plugins ls` lists the plugins that were found"
+        )
 
-    async def _load_or_put_aside(self, found: Found) -> None:
+    async def _load_or_set_aside(self, found: Found) -> None:
         try:
             await self.load(found)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise
-            self._put_aside(found, _reason(error), error=error)
+            self._set_aside(found, _reason(error), error=error)
 
     async def _swap(self, old: RunningPlugin | None, found: Found) -> RunningPlugin:
         earlier = {} if old is None else forget_plugin(found.name)
@@ -157,11 +159,11 @@ class Loader:
             if isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise
             if old is None:
-                self._put_aside(found, _reason(error), error=error)
+                self._set_aside(found, _reason(error), error=error)
             self._log.warning("plugin reload refused", plugin=found.name, reason=_reason(error))
-            kept = "" if old is None else "; the version that was running goes on"
+            kept = "" if old is None else "; the running version stays in use"
             raise Conflict(
-                f"{found.name} cannot be loaded: {_reason(error)}{kept}", hint="mend it and reload again"
+                f"{found.name} cannot be loaded: {_reason(error)}{kept}", hint="fix it and reload again"
             ) from error
         self._announce("plugin:reloaded", {"name": found.name, "events": sorted(new.plugin.handlers)})
         return new
@@ -190,7 +192,7 @@ class Loader:
         return running
 
     async def _database(self, plugin: Plugin, folder: Path) -> Database | None:
-        """The plugin's database. It outlives a reload, so that the old version's last calls and the new one share it."""
+        """The plugin's database. It stays open during a reload, because the old version's last calls and the new version share it."""
         if not plugin.migrations:
             return None
         database = self._databases.get(plugin.name)
@@ -202,15 +204,15 @@ class Loader:
         return database
 
     def _check(self, found: Found, plugin: Plugin) -> tuple[dict[type, object], dict[str, str]]:
-        """What the plugin is given, and which of its events it cannot have for want of a capability."""
+        """The capabilities for the plugin, and its events that are omitted because a capability is missing."""
         already = self.running.get(plugin.name)
-        if already is not None and already.found.place != found.place:
-            raise PluginRefused(f"the name {plugin.name!r} is taken by {already.found.place}")
+        if already is not None and already.found.path != found.path:
+            raise PluginRefused(f"the name {plugin.name!r} is already used by {already.found.path}")
         offered = self._capabilities | (self._inner if found.source == "core" else {})
         for kind in plugin.uses:
             if kind not in offered:
-                lacking = "this machine does not have it" if kind in self._known else "there is no such capability"
-                raise PluginRefused(f"{plugin.name} uses {kind.__name__}: {lacking}")
+                reason = "this machine does not have it" if kind in self._known else "there is no such capability"
+                raise PluginRefused(f"{plugin.name} uses {kind.__name__}: {reason}")
         omitted: dict[str, str] = {}
         for event, handler in plugin.handlers.items():
             for resource, _ in handler.traits.needs:
@@ -242,12 +244,12 @@ class Loader:
                 raise PluginRefused(f"{plugin.name}: {event} is both a call and a notice")
 
     def _publish_routes(self, running: RunningPlugin) -> None:
-        """One swap of the whole catalogue: nobody sees half a plugin."""
+        """Replace all routes at once, so that no caller sees a part of a plugin."""
         name = running.plugin.name
         gate = self._router.gate
         breaker = None
         if gate is not None and running.found.source != "core":
-            gate.breakers.forget(name)  # a new version starts afresh
+            gate.breakers.forget(name)  # a new version starts with a new breaker
             breaker = gate.breakers.of(name)
         routes = {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
         for event, handler in running.plugin.handlers.items():
@@ -258,8 +260,8 @@ class Loader:
         self.set_aside.pop(name, None)
 
     def _on_end(self, running: RunningPlugin, task: asyncio.Task[None]) -> None:
-        """A plugin's task ended. If nobody asked it to, something it had running broke: it is set aside."""
-        error = RuntimeError("it was cancelled from inside") if task.cancelled() else task.exception()
+        """A plugin's task ended. If the stop was not requested, one of its tasks failed: the plugin is set aside."""
+        error = RuntimeError("the plugin cancelled its own task") if task.cancelled() else task.exception()
         if error is None or (task.cancelled() and running.stop_requested.is_set()):
             return
         if self.running.get(running.plugin.name) is not running:
@@ -270,20 +272,20 @@ class Loader:
         self._router.replace_routes(
             {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
         )
-        self._put_aside(running.found, _reason(error), error=error)
+        self._set_aside(running.found, _reason(error), error=error)
 
-    def _put_aside(
+    def _set_aside(
         self, found: Found, reason: str, *, key: str | None = None, error: BaseException | None = None
     ) -> None:
         unexpected = error is not None and not isinstance(error, PluginRefused | BadData)
         self._log.error(
             "plugin set aside",
             plugin=found.name,
-            place=found.place,
+            place=found.path,
             reason=reason,
             exc_info=error if unexpected else None,
         )
-        self.set_aside[key or found.name] = SetAside(found.name, found.source, found.place, "broken", reason)
+        self.set_aside[key or found.name] = SetAside(found.name, found.source, found.path, "broken", reason)
         self._announce("plugin:failed", {"name": found.name, "reason": reason})
 
     def _announce(self, event: str, data: Mapping[str, Any]) -> None:
@@ -291,7 +293,7 @@ class Loader:
 
 
 async def _close_when_idle(old: RunningPlugin) -> int:
-    """Wait for the last calls of an old version; when the hub closes there is no more waiting."""
+    """Wait for the last calls of an old version; when the daemon closes, stop without waiting."""
     try:
         return await old.stop(drain_s=DRAIN_S)
     except asyncio.CancelledError:
@@ -299,11 +301,11 @@ async def _close_when_idle(old: RunningPlugin) -> int:
 
 
 async def _imported(found: Found) -> tuple[Plugin, str]:
-    """Import in a thread: a module that computes or hangs while it is imported must not hold up calls."""
+    """Import in a thread: a module that is slow to import must not block the event loop."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(_import_now, found), START_LIMIT_S)
     except TimeoutError:
-        raise PluginRefused(f"{found.place} did not finish importing within {START_LIMIT_S:g} s") from None
+        raise PluginRefused(f"{found.path} did not finish importing within {START_LIMIT_S:g} s") from None
 
 
 def _import_now(found: Found) -> tuple[Plugin, str]:
@@ -312,14 +314,14 @@ def _import_now(found: Found) -> tuple[Plugin, str]:
     except Exception:
         raise
     except BaseException as error:
-        raise PluginRefused(f"{found.place} raised {error!r} while it was imported") from error
+        raise PluginRefused(f"{found.path} raised {error!r} while it was imported") from error
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, PluginRefused | BadData | KsiError):
         return str(error)
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_reason(one) for one in error.exceptions)
+        return "; ".join(_reason(inner) for inner in error.exceptions)
     return f"{type(error).__name__}: {error}"
 
 

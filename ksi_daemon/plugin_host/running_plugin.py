@@ -1,4 +1,4 @@
-"""One plugin alive: its lifespan and listeners, opened and closed in one task of its own.
+"""One running plugin: its lifespan and listeners, opened and closed in one separate task.
 
 One task, because what a lifespan opens (task groups, cancel scopes) must be closed by the task that opened it.
 """
@@ -24,12 +24,14 @@ from ksi_daemon.storage.sqlite import Database
 
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 3.0
-TURN = 64  # notices a listener may handle before others get a turn
+TURN = 64  # notices a listener may handle before other tasks run
 
 
 class Subscription:
-    """A plugin's listener with a mailbox of its own: slow, failing or looping, it delays no other. It acts with the rights of
-    whoever caused the notice, never more."""
+    """A plugin's listener with its own mailbox: a slow, failing or looping listener delays no others.
+
+    It acts with the rights of whoever caused the notice, never more.
+    """
 
     def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener) -> None:
         self.pattern = pattern
@@ -69,22 +71,22 @@ class Subscription:
             if task is None or task.cancelling():
                 raise
             self._note_failure(notice, asyncio.CancelledError("raised by the listener itself"))
-        except BaseException as error:  # noqa: BLE001 - whatever a listener raises is its own failure
+        except BaseException as error:  # noqa: BLE001 - an error of a listener must not affect others
             self._note_failure(notice, error)
 
     def _note_failure(self, notice: Notice, error: BaseException) -> None:
         self.failed += 1
-        if self.failed > 10 and self.failed % 1000:  # a flood of the same failure says nothing new
+        if self.failed > 10 and self.failed % 1000:  # repeated failures are not logged each
             return
-        facts = {"pattern": self.pattern, "notice": notice.event, "notice_id": notice.id, "failed": self.failed}
+        fields = {"pattern": self.pattern, "notice": notice.event, "notice_id": notice.id, "failed": self.failed}
         if isinstance(error, KsiError):
-            self._home.log.warning("listener failed", **facts, code=error.code, message=error.message)
+            self._home.log.warning("listener failed", **fields, code=error.code, message=error.message)
         else:
-            self._home.log.error("listener broke", **facts, exc_info=error)
+            self._home.log.error("listener failed unexpectedly", **fields, exc_info=error)
 
 
 class RunningPlugin:
-    """A loaded plugin. `start` brings it up or raises; `stop` waits for its calls, then closes what it opened."""
+    """A loaded plugin. `start` starts it or raises; `stop` waits for its calls, then closes what it opened."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class RunningPlugin:
         self.loaded_at = time.time()
         self.subscriptions: list[Subscription] = []
         self.database = database
-        self.omitted = omitted  # events it cannot have -> the capability they lack
+        self.omitted = omitted  # omitted events -> the missing capability
         self.owner: Owner
         self._router = router
         self._folder = folder
@@ -115,7 +117,7 @@ class RunningPlugin:
         self._listening: asyncio.Future[list[None]]
 
     async def start(self, capabilities: Mapping[type, object]) -> asyncio.Task[None]:
-        """Open everything; returns the task that lives as long as the plugin does."""
+        """Start the plugin; returns the task that runs until it stops."""
         self._task = asyncio.create_task(self._live(capabilities), name=f"plugin {self.plugin.name}")
         try:
             await asyncio.wait_for(asyncio.shield(self._started), START_LIMIT_S)
@@ -128,8 +130,8 @@ class RunningPlugin:
         return self._task
 
     async def stop(self, drain_s: float = 0.0) -> int:
-        """Close it; returns how many of its calls were still under way when the patience ended."""
-        self._listening.cancel()  # a successor hears the notices from now on
+        """Close it; returns how many of its calls were still running after `drain_s`."""
+        self._listening.cancel()  # a new version receives the notices from now on
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.owner.idle(), drain_s)
@@ -151,17 +153,17 @@ class RunningPlugin:
                 await self._open(stack, capabilities)
                 self._listening = asyncio.gather(*(subscription.run() for subscription in self.subscriptions))
                 stack.push_async_callback(_end, self._listening)
-                await asyncio.sleep(0)  # the listeners subscribe before anyone is told that the plugin is there
+                await asyncio.sleep(0)  # the listeners subscribe before the plugin is announced
                 self._started.set_result(None)
                 await self.stop_requested.wait()
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 self._started.cancel()
                 raise
-            told = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+            failure = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
             if self._started.done():
-                raise told from error
-            self._started.set_exception(told)
+                raise failure from error
+            self._started.set_exception(failure)
 
     async def _open(self, stack: AsyncExitStack, capabilities: Mapping[type, object]) -> None:
         home = Home(

@@ -1,6 +1,6 @@
-"""Watches the event loop from a thread: measures its lag, names whoever blocks it, and interrupts a handler that will not let go.
+"""Watches the event loop from a thread: measures its lag, logs what blocks it, and interrupts a handler that does not yield.
 
-Python cannot stop code that holds the loop, except by a signal: its handler runs in the blocked thread, sees the stack it
+Python cannot stop code that blocks the loop, except by a signal: its handler runs in the blocked thread, sees the stack it
 interrupts, and raises only when that stack is inside a plugin's code.
 """
 
@@ -20,11 +20,11 @@ BLOCKED_S = 5.0
 
 
 class LoopBlocked(BaseException):
-    """A handler held the event loop too long and was interrupted."""
+    """A handler blocked the event loop too long and was interrupted."""
 
 
 class Watchdog:
-    """The loop's heartbeat and the thread that listens to it. `guarded` is the code whose callees may be interrupted."""
+    """The loop's heartbeat and the thread that checks it. `guarded` is the code whose callees may be interrupted."""
 
     def __init__(self, guarded: frozenset[CodeType], log: Any) -> None:
         self.lag_s = 0.0
@@ -76,6 +76,6 @@ class Watchdog:
             if frame.f_code in self._guarded:
                 self.interruptions += 1
                 raise LoopBlocked(
-                    f"it held the event loop for over {BLOCKED_S:g} s; use in_thread or in_process for work that blocks"
+                    f"it blocked the event loop for over {BLOCKED_S:g} s; use in_thread or in_process for work that blocks"
                 )
             frame = frame.f_back

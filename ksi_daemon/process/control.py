@@ -1,4 +1,4 @@
-"""The daemon's own handle: facts about this process, its settings, and the way to stop it. Given to the core's plugins only."""
+"""The daemon's control object: data about this process, its settings, and the stop request. For core plugins only."""
 
 import asyncio
 import os
@@ -38,7 +38,7 @@ class Control:
 
     @property
     def socket_path(self) -> Path:
-        """Where operators connect."""
+        """The operator socket."""
         return self.read.settings.var_dir / "run" / "ksi.sock"
 
     @property
@@ -47,21 +47,21 @@ class Control:
         return round(time.time() - self.started_at, 3)
 
     def alarms(self) -> list[str]:
-        """What an operator should look at now."""
+        """The current alarms."""
         return [alarm for source in self.alarm_sources for alarm in source()]
 
     def reload_settings(self) -> tuple[list[str], list[str]]:
-        """Read the settings again. Bad ones are refused and the old ones stay.
+        """Read the settings again. Invalid ones are refused and the old ones stay in effect.
 
-        Returns the names that changed, and which of them wait for a restart.
+        Returns the names that changed, and which of them need a restart.
         """
         try:
             new = read_settings()
         except BadSettings as error:
-            self._log.error("new settings refused, the old ones stay", problem=str(error))
+            self._log.error("new settings refused, the old ones stay in effect", problem=str(error))
             self._router.notify("config:rejected", {"problem": str(error)}, principal=DAEMON)
             raise Invalid(
-                f"{error}\nThe old settings stay.", hint="`ksi config check` shows what is wrong with the file"
+                f"{error}\nThe old settings stay in effect.", hint="`ksi config check` shows the problems of the file"
             ) from error
         old, fresh = self.read.settings.model_dump(), new.settings.model_dump()
         changed = sorted(name for name in fresh if fresh[name] != old[name])

@@ -1,4 +1,4 @@
-"""The daemon as a process: its signals, its limits, what it says when it is ready, and that it ends in time."""
+"""The daemon as a process: its signals, its limits, the message when it is ready, and the time limit for closing."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ class Signals:
 
     def _stop(self) -> None:
         if self._stop_requested.is_set():
-            self._log.warning("asked to stop again: ending at once")
+            self._log.warning("second stop signal: exiting at once")
             os._exit(128 + signal.SIGTERM)
         self._stop_requested.set()
 
@@ -40,10 +40,10 @@ class Signals:
 
 
 def end_at_the_latest(limit_s: float, log: Any) -> None:
-    """If closing hangs, the process ends all the same: every database survives a kill."""
+    """Exit the process if closing takes too long. Every database survives a kill."""
 
     def give_up() -> None:
-        log.error("closing took too long: ending now", limit_s=limit_s)
+        log.error("closing took too long: exiting now", limit_s=limit_s)
         os._exit(1)
 
     timer = threading.Timer(limit_s, give_up)
@@ -52,7 +52,7 @@ def end_at_the_latest(limit_s: float, log: Any) -> None:
 
 
 def run_to_the_end(loop: asyncio.AbstractEventLoop, life: Coroutine[Any, Any, None], log: Any) -> None:
-    """Run until `life` is over. A stray task that raises SystemExit stops the loop; that is its plugin's failure, not ours."""
+    """Run until `life` ends. A plugin's task that raises SystemExit must not end the daemon."""
     asyncio.set_event_loop(loop)
     main = loop.create_task(life, name="daemon")
     while not main.done():
@@ -66,14 +66,14 @@ def run_to_the_end(loop: asyncio.AbstractEventLoop, life: Coroutine[Any, Any, No
 
 
 def raise_file_limit() -> None:
-    """As many open files as this user may have: every connection is one."""
+    """Raise the limit of open files to the maximum: every connection needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def greet(control: Control) -> None:
-    """Say on standard output where everything is and what to try."""
+    """Print the addresses and the first commands to standard output."""
     command = "./scripts/ksi" if Path("scripts/ksi").exists() else "ksi"
     sys.stdout.write(
         f"KSI {__version__} is ready (pid {control.pid}). Ctrl-C stops it.\n"
@@ -81,9 +81,9 @@ def greet(control: Control) -> None:
         f"  socket   {control.socket_path}\n"
         f"  log      {control.read.settings.var_dir / 'log' / 'ksi.jsonl'}\n"
         "Next, in another terminal:\n"
-        f"  {command} status                          how it is\n"
+        f"  {command} status                          show its state\n"
         f"  {command} send system:echo text=hello     send an event\n"
-        f"  {command} events ls                       what it can do\n"
+        f"  {command} events ls                       list the events\n"
         f"  {command} plugins new hello               write a plugin\n"
     )
     sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""The folder a hub lives in: made private, checked before anything is trusted to it, and held by one daemon at a time.
+"""The var folder: made private, checked before use, and locked by one daemon at a time.
 
-Imports the standard library only: of twenty daemons started at once, nineteen must lose before they have loaded anything.
+Imports the standard library only: of twenty daemons started at once, nineteen must fail before they have loaded anything.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ FOLDERS = ("run", "db", "log", "plugins")
 
 
 def prepare(var_dir: Path) -> None:
-    """Make var/ and its folders 0700. Refuses one that others own, can read, or that is a link to somewhere else."""
+    """Create var/ and its folders with mode 0700. Refuses a folder that others own or can read, or a symbolic link."""
     try:
         var_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_private_when_empty(var_dir)
@@ -26,12 +26,12 @@ def prepare(var_dir: Path) -> None:
             _refuse_unsafe(folder)
     except OSError as error:
         raise BadSettings(
-            f"{var_dir} cannot be used: {error.strerror or error}. Give the hub a folder it may write, with KSI_VAR_DIR=/some/where."
+            f"{var_dir} cannot be used: {error.strerror or error}. Give the daemon a writable folder with KSI_VAR_DIR=/some/folder."
         ) from error
 
 
 def _make_private_when_empty(var_dir: Path) -> None:
-    """A fresh checkout brings var/ with the umask's mode and one .gitignore: nothing secret is in it yet."""
+    """In a fresh checkout var/ has the umask's mode and only a .gitignore: it holds no secrets yet."""
     seen = var_dir.lstat()
     if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and set(os.listdir(var_dir)) <= {".gitignore"}:
         var_dir.chmod(0o700)
@@ -41,7 +41,7 @@ def _refuse_unsafe(folder: Path) -> None:
     seen = folder.lstat()
     if stat.S_ISLNK(seen.st_mode):
         raise BadSettings(
-            f"{folder} is a symbolic link, and what it points to can be swapped. Set KSI_VAR_DIR to the real folder."
+            f"{folder} is a symbolic link, and its target can be swapped. Set KSI_VAR_DIR to the real folder."
         )
     if not stat.S_ISDIR(seen.st_mode):
         raise BadSettings(f"{folder} is not a folder. Move it away, or set KSI_VAR_DIR to another one.")
@@ -52,12 +52,12 @@ def _refuse_unsafe(folder: Path) -> None:
         )
     if stat.S_IMODE(seen.st_mode) & 0o077:
         raise BadSettings(
-            f"{folder} has mode {stat.S_IMODE(seen.st_mode):04o}: other users could reach what is kept in it. Run: chmod 700 '{folder}'"
+            f"{folder} has mode {stat.S_IMODE(seen.st_mode):04o}: other users could access its files. Run: chmod 700 '{folder}'"
         )
 
 
 class Lock:
-    """An flock on var/run/ksi.lock. The kernel lets go of it when the process ends, however it ends."""
+    """An flock on var/run/ksi.lock. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, var_dir: Path) -> None:
         self.path = var_dir / "run" / "ksi.lock"
@@ -68,8 +68,8 @@ class Lock:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise BadSettings(
-                f"{self.path} cannot be opened ({error.strerror}). It must be a plain file that the hub may write: "
-                "mend that, or give the hub another folder with KSI_VAR_DIR=/some/where."
+                f"{self.path} cannot be opened ({error.strerror}). It must be a regular file that the daemon may write: "
+                "fix that, or use another folder with KSI_VAR_DIR=/some/folder."
             ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,18 +78,18 @@ class Lock:
             os.close(self._file)
             if not isinstance(error, BlockingIOError):
                 raise BadSettings(
-                    f"{self.path} cannot be locked ({error.strerror}). Keep var/ on a local disk: KSI_VAR_DIR=/some/where"
+                    f"{self.path} cannot be locked ({error.strerror}). Keep var/ on a local disk: KSI_VAR_DIR=/some/folder"
                 ) from error
             raise AlreadyRunning(
                 f"a daemon with pid {holder} already runs on {self.path.parent.parent}. "
-                "Stop it with `ksi stop`, or give this one its own folder with KSI_VAR_DIR."
+                "Stop it with `ksi stop`, or give this daemon its own folder with KSI_VAR_DIR."
             ) from error
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
         return self
 
     def _holder(self) -> str:
-        """The winner's pid: from the kernel, because the winner may not have written it yet."""
+        """The pid of the lock's holder: from the kernel, because it may not be in the file yet."""
         inode = os.fstat(self._file).st_ino
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             _, kind, _, _, pid, place, *_ = line.split()

@@ -1,4 +1,4 @@
-"""Who there is and what they hold: agents, their credentials (digests only) and grants, as rows that survive a restart."""
+"""Stores agents, their credentials (digests only) and grants."""
 
 from typing import Any, Literal, Protocol
 
@@ -49,7 +49,7 @@ class Agent(msgspec.Struct, frozen=True):
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """What proves an agent's identity. The secret itself is shown once and never kept."""
+    """What proves an agent's identity. The secret itself is shown once and never stored."""
 
     credential_id: str
     agent_id: str
@@ -71,7 +71,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """One row of live permission."""
+    """One grant: access of an agent to a resource."""
 
     grant_id: str
     subject: str
@@ -101,7 +101,7 @@ class SqliteAgents:
         self._database = database
 
     async def load(self) -> tuple[list[Agent], list[Credential], list[Grant]]:
-        """Everything, for the gate's memory."""
+        """All rows, for the gate's in-memory copy."""
         agents = await self._database.fetch("SELECT * FROM agents ORDER BY created_at, agent_id")
         credentials = await self._database.fetch("SELECT record FROM credentials ORDER BY credential_id")
         grants = await self._database.fetch("SELECT * FROM grants ORDER BY grant_id")
@@ -112,7 +112,7 @@ class SqliteAgents:
         )
 
     async def save_agent(self, agent: Agent) -> None:
-        """Keep an agent, new or changed."""
+        """Insert or update an agent."""
         await self._database.execute(
             "INSERT INTO agents (agent_id, profile, parent_id, frozen, note, created_at, created_by)"
             " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET profile = excluded.profile,"
@@ -121,11 +121,11 @@ class SqliteAgents:
         )
 
     async def delete_agent(self, agent_id: str) -> None:
-        """Forget an agent with its credentials and grants."""
+        """Delete an agent with its credentials and grants."""
         await self._database.execute("DELETE FROM agents WHERE agent_id = ?", agent_id)
 
     async def save_credential(self, credential: Credential) -> None:
-        """Keep a credential, new or changed."""
+        """Insert or update a credential."""
         await self._database.execute(
             "INSERT INTO credentials (credential_id, agent_id, digest, record) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (credential_id) DO UPDATE SET record = excluded.record",
@@ -140,7 +140,7 @@ class SqliteAgents:
         await self._database.execute("DELETE FROM credentials WHERE credential_id = ?", credential_id)
 
     async def save_grant(self, grant: Grant) -> None:
-        """Keep a grant; one on the same resource takes the other's place."""
+        """Insert a grant; it replaces one on the same resource."""
         await self._database.execute(
             "INSERT OR REPLACE INTO grants (grant_id, subject, resource, access, expires_at, created_at, created_by)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -148,7 +148,7 @@ class SqliteAgents:
         )
 
     async def delete_grant(self, subject: str, resource: str) -> bool:
-        """Take a grant back; True when it was there."""
+        """Delete a grant; True if it existed."""
         return (
             await self._database.execute("DELETE FROM grants WHERE subject = ? AND resource = ?", subject, resource) > 0
         )

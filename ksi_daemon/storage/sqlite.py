@@ -1,6 +1,6 @@
 """The SQLite engine: one writer with a queue, a few readers; the only file that imports aiosqlite.
 
-Making, checking and migrating the file is `database_file`'s business.
+`database_file` creates, checks and migrates the file.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class _Turn:
 
 
 class Transaction:
-    """What runs inside `Database.transaction()`: all of it is kept, or none."""
+    """What runs inside `Database.transaction()`: all of it is committed, or nothing."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
@@ -122,11 +122,11 @@ class Database:
         await turn.closed
 
     async def migrate(self, migrations: Sequence[str]) -> None:
-        """Go on to a longer list of migrations while open. One that rewrites the past is refused."""
+        """Apply new migrations while open. Changed earlier migrations are refused."""
         known = len(self.migrations)
         if tuple(migrations[:known]) != self.migrations:
             raise BadData(
-                f"the first {known} migrations of {self.path.name} are already applied: add new ones after them, change none"
+                f"the first {known} migrations of {self.path.name} are already applied: add new ones at the end and change none of these"
             )
         for number, script in enumerate(migrations[known:], start=known + 1):
             try:
@@ -135,9 +135,7 @@ class Database:
                         await step.execute(statement)
                     await step.execute(f"PRAGMA user_version = {number}")
             except sqlite3.Error as error:
-                raise BadData(
-                    f"migration {number} of {self.path.name} failed: {error}. Nothing of it was kept."
-                ) from error
+                raise BadData(f"migration {number} of {self.path.name} failed: {error}. It was rolled back.") from error
             self.migrations = tuple(migrations[:number])
 
     async def _open_reader(self) -> aiosqlite.Connection:
@@ -147,7 +145,7 @@ class Database:
         return reader
 
     async def _write_forever(self) -> None:
-        """Serve those who wait, in order, until the database closes and nobody waits any more."""
+        """Serve the queue in order until the database is closed and the queue is empty."""
         while self._waiting or not self._closing:
             if not self._waiting:
                 self._arrived.clear()
@@ -170,7 +168,7 @@ class Database:
         self._arrived.set()
 
     async def _commit(self, group: list[_Write]) -> None:
-        """One transaction for the whole group; a statement that fails takes only its own caller down."""
+        """One transaction for the whole group; a failing statement fails only its own caller."""
         try:
             await self._writer.execute("BEGIN IMMEDIATE")
             for write in group:
@@ -204,7 +202,7 @@ class Database:
             _fail([write.done], error)
 
     async def _give_turn(self, turn: _Turn) -> None:
-        """Hand the connection over and wait until it comes back. The other side may be cancelled at any moment of this."""
+        """Grant the connection to a transaction and wait until it ends. The caller may be cancelled at any time."""
         try:
             await self._writer.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -225,7 +223,7 @@ class Database:
             turn.closed.set_result(None)
 
     async def _close(self, writing: asyncio.Task[None]) -> None:
-        """Let the writer finish what is queued; whoever holds a transaction longer than that loses it."""
+        """Let the writer finish the queue; a transaction that is still open after that is rolled back."""
         self._closing = True
         self._arrived.set()
         _, late = await asyncio.wait([writing], timeout=CLOSE_LIMIT_S)
@@ -246,7 +244,7 @@ def _fail(waiting: list[asyncio.Future[Any]], error: BaseException) -> None:
 
 @asynccontextmanager
 async def open_database(path: Path, migrations: Sequence[str]) -> AsyncIterator[Database]:
-    """Open a database, made or brought up to date first. Raises `BadData` rather than trust a damaged file."""
+    """Open a database, created or migrated first. Raises `BadData` if the file is damaged."""
     await asyncio.to_thread(prepare_file, path, migrations)
     async with AsyncExitStack() as stack:
         writer = await _connect(path)

@@ -1,4 +1,4 @@
-"""The key-value state that agents and operators share: namespaced, persistent, JSON values."""
+"""Stores the key-value state that agents and operators share: namespaces, keys, JSON values."""
 
 import time
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ CREATE_STATE = """
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One key with everything about it."""
+    """One key with its value and metadata."""
 
     namespace: str
     key: str
@@ -66,7 +66,7 @@ class SqliteState:
         )
 
     async def set(self, namespace: str, key: str, *, value: Any, metadata: dict[str, Any]) -> bool:
-        """Keep a value; True when the key is new."""
+        """Set a value; True if the key is new."""
         rows = await self._database.execute_returning(
             "INSERT INTO state (namespace, key, value, metadata, updated_at, revision) VALUES (?, ?, ?, ?, ?, 1)"
             " ON CONFLICT DO UPDATE SET value = excluded.value, metadata = excluded.metadata,"
@@ -80,7 +80,7 @@ class SqliteState:
         return bool(rows[0]["revision"] == 1)
 
     async def delete(self, namespace: str, key: str) -> bool:
-        """Forget a key; True when it was there."""
+        """Delete a key; True if it existed."""
         return await self._database.execute("DELETE FROM state WHERE namespace = ? AND key = ?", namespace, key) > 0
 
     async def list(

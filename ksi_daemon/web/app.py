@@ -1,4 +1,4 @@
-"""What the hub answers over HTTP: whether it lives and whether it is ready, in one word each, to callers on this machine only."""
+"""The HTTP application: liveness and readiness, for callers on this machine only."""
 
 from collections.abc import Callable
 
@@ -12,12 +12,12 @@ NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 def own_hosts(port: int) -> frozenset[str]:
-    """The Host headers that mean this listener, and no others."""
+    """The Host headers of this listener."""
     return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
 
 def make_app(state: Callable[[], str], hosts: frozenset[str]) -> ASGIApp:
-    """The application. `state` says starting, ready or stopping; `hosts` which Host headers are ours."""
+    """The application. `state` returns starting, ready or stopping; `hosts` are the allowed Host headers."""
 
     async def healthz(request: Request) -> PlainTextResponse:
         return PlainTextResponse("ok\n", headers=NO_STORE)
@@ -30,7 +30,7 @@ def make_app(state: Callable[[], str], hosts: frozenset[str]) -> ASGIApp:
 
 
 class OwnHostOnly:
-    """Refuses requests for any other host: a web page that rebinds its name to 127.0.0.1 gets nothing."""
+    """Refuses requests for any other host: protects against DNS rebinding."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
         self._app = app

@@ -24,12 +24,12 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the daemon's business."""
+        """Do nothing: the daemon handles signals."""
         yield
 
 
 def bind(host: str, port: int, remembered: Path) -> socket.socket:
-    """The listening socket. Port 0 takes the one of last time if it is still free, else any."""
+    """The listening socket. Port 0 takes the last port again if it is free, else any."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     wanted = [_last_port(remembered), 0] if port == 0 else [port]
     for number in wanted:
@@ -44,8 +44,8 @@ def bind(host: str, port: int, remembered: Path) -> socket.socket:
             listener.close()
             if number == wanted[-1]:
                 raise StartError(
-                    f"{host}:{number} cannot be listened on: {error.strerror}. Another program may have it: "
-                    "choose another with KSI_PORT=…, or KSI_PORT=0 for any free one."
+                    f"{host}:{number} cannot be used for HTTP: {error.strerror}. Another program may use it: "
+                    "choose another with KSI_PORT=…, or KSI_PORT=0 for any free port."
                 ) from error
             continue
         _remember_port(remembered, listener.getsockname()[1])
@@ -55,7 +55,7 @@ def bind(host: str, port: int, remembered: Path) -> socket.socket:
 
 @asynccontextmanager
 async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve HTTP until left; connections get a moment to finish."""
+    """Serve HTTP until left; connections get a second to finish."""
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -90,7 +90,7 @@ def _remember_port(remembered: Path, port: int) -> None:
         handle = os.open(remembered, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise BadSettings(
-            f"{remembered} cannot be written ({error.strerror}). Remove it, or mend the mode of its folder."
+            f"{remembered} cannot be written ({error.strerror}). Remove it, or fix the mode of its folder."
         ) from error
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(str(port))

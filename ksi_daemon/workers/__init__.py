@@ -1,1 +1,1 @@
-"""Work off the event loop: threads, processes, and the import of plugin code."""
+"""Runs code off the event loop in threads and processes, and imports plugin code."""

@@ -1,6 +1,6 @@
-"""Imports plugin folders under `ksi_plugins.<name>`, always from source: a reload must never meet stale bytecode.
+"""Imports plugin folders under `ksi_plugins.<name>`, always from source: a reload must never use stale bytecode.
 
-Knows nothing of what is inside; the standard library only, so that worker processes can use it too.
+Imports the standard library only, so that worker processes can use it too.
 """
 
 import importlib
@@ -24,7 +24,7 @@ class _SourceOnly(importlib.machinery.SourceFileLoader):
         raise OSError("bytecode is not cached for plugins")  # importlib then compiles the source
 
     def _cache_bytecode(self, source_path: str, cache_path: str, data: bytes) -> None:
-        """Plugin folders stay as their authors left them."""
+        """Write no bytecode into plugin folders."""
 
 
 class _Submodules(importlib.abc.MetaPathFinder):
@@ -44,7 +44,7 @@ class _Submodules(importlib.abc.MetaPathFinder):
 
 
 def import_plugin(name: str, folder: Path) -> ModuleType:
-    """Import (again) the plugin in `folder`. An earlier copy stays alive for whoever still uses it."""
+    """Import (again) the plugin in `folder`. An earlier copy stays usable for running calls."""
     _install()
     forget_plugin(name)
     full_name = f"{ROOT}.{name}"
@@ -55,7 +55,7 @@ def import_plugin(name: str, folder: Path) -> ModuleType:
         submodule_search_locations=[str(folder)],
     )
     if spec is None or spec.loader is None:
-        raise ImportError(f"{folder} is no plugin folder")
+        raise ImportError(f"{folder} is not a plugin folder")
     module = importlib.util.module_from_spec(spec)
     vars(module)[NUMBER] = next(_numbers)
     sys.modules[full_name] = module
@@ -68,12 +68,12 @@ def import_plugin(name: str, folder: Path) -> ModuleType:
 
 
 def import_number(module: ModuleType) -> int:
-    """Which import of this process a plugin's module comes from: a reload has another."""
+    """The number of the import that made a plugin's module: each reload has a new one."""
     return int(vars(module)[NUMBER])
 
 
 def forget_plugin(name: str) -> dict[str, ModuleType]:
-    """Take a plugin's modules out of the import table; returns them, so that a failed reload can put them back."""
+    """Remove a plugin's modules from sys.modules; returns them, so that a failed reload can restore them."""
     prefix = f"{ROOT}.{name}"
     known = [module for module in sys.modules if module == prefix or module.startswith(prefix + ".")]
     return {module: sys.modules.pop(module) for module in known}

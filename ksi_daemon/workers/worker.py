@@ -1,4 +1,4 @@
-"""Ways off the event loop for plugin code that blocks (a thread) or that may run wild (a process that can die alone)."""
+"""Runs plugin code off the event loop: blocking code in a thread, unsafe code in a process that can be killed."""
 
 import functools
 import importlib
@@ -21,7 +21,7 @@ async def in_thread(function: Callable[..., Answer], *args: Any, **kwargs: Any) 
 
 
 async def in_process(function: Callable[..., Answer], *args: Any) -> Answer:
-    """Run a module-level function in a worker process: killed at the deadline; if it crashes, only the call fails.
+    """Run a module-level function in a worker process: it is killed at the deadline; if it crashes, only the call fails.
 
     Arguments and answer must be picklable.
     """
@@ -35,7 +35,7 @@ async def in_process(function: Callable[..., Answer], *args: Any) -> Answer:
         return await to_process.run_sync(_in_child, copy, name, qualified, args, cancellable=True)
     except BrokenWorkerProcess as error:
         raise Unavailable(
-            f"the worker process that ran {qualified} died", hint="its plugin's author will want to know"
+            f"the worker process that ran {qualified} died", hint="report it to the author of the plugin"
         ) from error
 
 

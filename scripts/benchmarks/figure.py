@@ -14,7 +14,7 @@ LIBRARIES = ("uvloop", "pydantic", "msgspec", "pyee", "aiosqlite", "uvicorn", "t
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured. Without a limit it is told for information only."""
+    """What was measured. Without a limit it is for information only."""
 
     name: str
     value: float
@@ -46,7 +46,7 @@ class Figure:
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:
     """The median of the ratios round by round: what disturbs one round disturbs both sides of it."""
-    return median(one / other for one, other in zip(above, below, strict=True))
+    return median(over / under for over, under in zip(above, below, strict=True))
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
@@ -55,7 +55,7 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on, without names that tell one machine from another of its kind."""
+    """What the figures were taken on, without names that identify the machine."""
     processor = ""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -76,7 +76,8 @@ def machine() -> dict[str, Any]:
 def table(figures: Sequence[Figure]) -> str:
     """The figures in columns."""
     rows = [("figure", "measured", "limit", "", "detail")] + [
-        (one.name, _number(one.value, one.unit), _limit(one), one.verdict, one.detail) for one in figures
+        (figure.name, _number(figure.value, figure.unit), _limit(figure), figure.verdict, figure.detail)
+        for figure in figures
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(

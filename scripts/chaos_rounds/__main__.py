@@ -20,7 +20,7 @@ MUTATIONS_AT_ONCE = 5_000  # lines through one connection, then a new one
 
 @dataclass
 class Report:
-    """What was seen, and what was wrong with it."""
+    """The figures, and the violations."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ def main() -> int:
 def _attempt(
     storm: Callable[[int, random.Random, Report], None], count: int, chance: random.Random, report: Report
 ) -> None:
-    """A daemon that does not come back is a violation too, and the next storm still runs."""
+    """A daemon that does not start again is a violation too, and the next storm still runs."""
     try:
         storm(count, chance, report)
     except (AssertionError, OSError, EOFError) as error:
@@ -81,26 +81,28 @@ def _kills(count: int, chance: random.Random, report: Report) -> None:
             for number in range(count):
                 rounds.append(kill_under_load(daemon, ledger, chance))
                 _progress(f"kill -9, round {number + 1} of {count}: {ledger.count:,} acknowledged writes")
-            report.violations += [f"lost: {loss}" for one in rounds for loss in one.lost]
-            report.violations += [f"unrecorded: {gap}" for one in rounds for gap in one.unrecorded]
-            report.violations += [f"the audit is broken: {one.audit}" for one in rounds if one.audit != "ok"]
-            report.violations += [f"the database is damaged: {one.damage}" for one in rounds if one.damage != "ok"]
+            report.violations += [f"lost: {loss}" for round_ in rounds for loss in round_.lost]
+            report.violations += [f"unrecorded: {gap}" for round_ in rounds for gap in round_.unrecorded]
+            report.violations += [f"the audit is broken: {round_.audit}" for round_ in rounds if round_.audit != "ok"]
+            report.violations += [
+                f"the database is damaged: {round_.damage}" for round_ in rounds if round_.damage != "ok"
+            ]
             if daemon.stop() != 0:
                 report.violations.append("the daemon did not stop cleanly after all that")
         finally:
             daemon.end()
-    lost = sum(len(one.lost) for one in rounds)
-    unrecorded = sum(len(one.unrecorded) for one in rounds)
-    whole = sum(one.audit == "ok" for one in rounds)
-    ready = sorted(one.ready_s for one in rounds)
+    lost = sum(len(round_.lost) for round_ in rounds)
+    unrecorded = sum(len(round_.unrecorded) for round_ in rounds)
+    whole = sum(round_.audit == "ok" for round_ in rounds)
+    ready = sorted(round_.ready_s for round_ in rounds)
     report.figures["kill_9"] = {
         "rounds": count,
         "acknowledged_writes": ledger.count,
         "lost_writes": lost,
         "ready_again_p50_s": round(_quantile(ready, 0.5), 3),
         "ready_again_p95_s": round(_quantile(ready, 0.95), 3),
-        "databases_sound": sum(one.damage == "ok" for one in rounds),
-        "audits_whole": sum(one.audit == "ok" for one in rounds),
+        "databases_sound": sum(round_.damage == "ok" for round_ in rounds),
+        "audits_whole": sum(round_.audit == "ok" for round_ in rounds),
         "unrecorded": unrecorded,
     }
     if _quantile(ready, 0.95) > 2.0:
@@ -163,7 +165,7 @@ def _mutations(count: int, chance: random.Random, report: Report) -> None:
                 report.violations.append("the daemon did not stop cleanly after the bad lines")
         finally:
             daemon.end()
-    report.violations += [f"suspicious answer: {one}" for one in suspicious[:20]]
+    report.violations += [f"suspicious answer: {answer}" for answer in suspicious[:20]]
     if answered != count:
         report.violations.append(f"{answered:,} answers to {count:,} lines")
     report.figures["mutations"] = {

@@ -1,4 +1,4 @@
-"""docs/reference/errors.md: every way a call or a start can fail, and what the command exits with."""
+"""docs/reference/errors.md: the errors of calls and starts, and the exit codes of the command."""
 
 import ksi_client.errors as client
 from ksi_client.command import fault
@@ -13,8 +13,8 @@ Programs match the code word, never the message.
 """
 
 EXTRA = {
-    "invalid": "`fields`: every bad field with its problem",
-    "too_many": "`retry_after_s`: when to come back",
+    "invalid": "`fields`: every invalid field with its problem",
+    "too_many": "`retry_after_s`: seconds to wait",
     "internal": "`call_id`: find it in `var/log/ksi.jsonl`",
 }
 
@@ -37,8 +37,8 @@ def _calls() -> str:
     ]
     return (
         "## Calls\n\nThe status is the HTTP status that HTTP gives for it. The exit code is that of `ksi send`.\n\n"
-        + table(("code", "status", "meaning", "also tells", "`ksi` exits with"), rows)
-        + "\nThe client has two more of its own, for when no answer came:\n\n"
+        + table(("code", "status", "meaning", "more fields", "`ksi` exits with"), rows)
+        + "\nThe client has two more of its own, for when there was no answer:\n\n"
         + table(("error of `ksi_client`", "code", "meaning", "`ksi` exits with"), own)
         + "\n"
     )
@@ -47,8 +47,8 @@ def _calls() -> str:
 def _starts() -> str:
     kinds = sorted(errors.StartError.__subclasses__(), key=lambda kind: kind.exit_code)
     rows = [
-        ("0", "It was asked to stop and did."),
-        (str(errors.StartError.exit_code), "Anything else, such as a port that is taken."),
+        ("0", "It was asked to stop."),
+        (str(errors.StartError.exit_code), "Anything else, such as a port that is in use."),
         *((str(kind.exit_code), _first_line(kind)) for kind in kinds),
     ]
     return (

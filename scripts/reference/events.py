@@ -74,7 +74,9 @@ def _parameters(schema: Schema) -> str:
 
 def _result(schema: Schema) -> str:
     rows = [(code(name), in_words(schema, part), part.get("description", "")) for name, part in _fields(schema, schema)]
-    open_ended = "More fields follow, by what was asked for.\n\n" if schema.get("additionalProperties") is True else ""
+    open_ended = (
+        "More fields follow, depending on the parameters.\n\n" if schema.get("additionalProperties") is True else ""
+    )
     return table(("result", "type", "meaning"), rows) + "\n" + open_ended
 
 
@@ -90,4 +92,4 @@ def _fields(schema: Schema, part: Schema, prefix: str = "") -> Iterator[tuple[st
 
 def _notices(plugin: Plugin) -> str:
     rows = [(code(event), meaning) for event, meaning in plugin.notices.items()]
-    return f"### Notices of {plugin.name}\n\n" + table(("notice", "what it says"), rows) + "\n"
+    return f"### Notices of {plugin.name}\n\n" + table(("notice", "meaning"), rows) + "\n"

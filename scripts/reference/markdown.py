@@ -30,22 +30,22 @@ def value(thing: Any) -> str:
 
 def in_words(schema: Schema, part: Schema) -> str:
     """A type with its bounds: `string, 1 to 256 characters`."""
-    told = [type_name(schema, part)]
-    for one in part.get("anyOf", [part]):
-        told += _bounds(one)
-    return ", ".join(told)
+    words = [type_name(schema, part)]
+    for option in part.get("anyOf", [part]):
+        words += _bounds(option)
+    return ", ".join(words)
 
 
 def _bounds(part: Schema) -> list[str]:
-    told = []
+    bounds: list[str] = []
     for low, high, unit in (("minLength", "maxLength", " characters"), ("minItems", "maxItems", " entries")):
         if low in part or high in part:
-            told.append(_range(part.get(low), part.get(high)) + unit)
+            bounds.append(_range(part.get(low), part.get(high)) + unit)
     if "exclusiveMinimum" in part:
-        told.append(f"above {part['exclusiveMinimum']:,}")
+        bounds.append(f"above {part['exclusiveMinimum']:,}")
     if "minimum" in part or "maximum" in part:
-        told.append(_range(part.get("minimum"), part.get("maximum")))
-    return told
+        bounds.append(_range(part.get("minimum"), part.get("maximum")))
+    return bounds
 
 
 def _range(low: float | None, high: float | None) -> str:

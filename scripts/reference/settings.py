@@ -6,7 +6,7 @@ from scripts.reference.markdown import HEAD, code, in_words, table, value
 INTRO = """# Settings
 
 One frozen object, read at the start: first `ksi.toml` (another file: `KSI_CONFIG`), then the variables, which win.
-`ksi config show` tells each value and where it came from; `ksi config check` tries them without starting anything.
+`ksi config show` shows each value and its source; `ksi config check` checks them without starting anything.
 `ksi config reload` (or SIGHUP) reads them again; those marked *restart* wait for the next start.
 
 In `ksi.toml` a setting is one line, `port = 8081`; lists are `["a", "b"]`. In a variable a list is `a,b`. An unknown
@@ -29,4 +29,4 @@ def page() -> str:
         )
         for name, part in schema["properties"].items()
     ]
-    return HEAD + INTRO + table(("setting", "variable", "type", "default", "taken over at", "what it does"), rows)
+    return HEAD + INTRO + table(("setting", "variable", "type", "default", "applied at", "what it does"), rows)

@@ -89,7 +89,7 @@ async def test_while_the_audit_is_down_everyone_is_refused_at_once_and_an_alarm_
         with pytest.raises(AuditUnavailable):
             await audit.append_refusal(happening(status="forbidden"))
         assert not audit.available
-        assert "nothing is served" in audit.alarms()[0]
+        assert "calls are refused" in audit.alarms()[0]
         await asyncio.sleep(0)
         assert len(alarms) == 1
         broken = False

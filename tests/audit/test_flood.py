@@ -68,7 +68,7 @@ async def test_counts_that_cannot_be_written_are_kept(opened: Open, monkeypatch:
 def test_invented_event_names_do_not_become_a_row_each() -> None:
     """L05."""
     flood = Flood()
-    taken = sum(flood.takes(refusal(event=f"x:y{number}"), now=1.0, time_s=1.0) for number in range(5_000))
+    taken = sum(flood.count_over_budget(refusal(event=f"x:y{number}"), now=1.0, time_s=1.0) for number in range(5_000))
     summaries = flood.take_due(2.0)
     assert taken == 5_000 - BUDGET == sum(summary.count for summary in summaries)
     assert len(summaries) == KINDS_LIMIT + 1
@@ -86,7 +86,7 @@ def test_counts_always_add_up(refusals: list[tuple[str, str, int, float]]) -> No
     for agent, event, status, pause in refusals:
         now += pause
         entry = refusal(agent_id=agent, event=event, status=("forbidden", "too_many")[status])
-        rows += not flood.takes(entry, now=now, time_s=now)
+        rows += not flood.count_over_budget(entry, now=now, time_s=now)
         if event == "x":
             counted += sum(summary.count for summary in flood.take_due(now))
     counted += sum(summary.count for summary in flood.take_due(now + 1))

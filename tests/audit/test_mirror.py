@@ -40,7 +40,7 @@ async def test_a_dead_mirror_is_an_alarm_and_the_service_goes_on_and_the_gap_is_
         await audit.append(happening(3))
         await mirrored(audit)
         assert audit.available
-        assert "mirror lacks rows" in audit.alarms()[0]
+        assert "rows are missing" in audit.alarms()[0]
         assert len(alarms) == 1
         files.mirror.rmdir()
         files.mirror.with_name("away").rename(files.mirror)

@@ -111,7 +111,7 @@ async def test_a_deleted_row_is_found(record: FakeLog, files: Files, opened: Ope
     """U03."""
     change(files, "DELETE FROM entries WHERE seq = 12")
     assert first_bad(files) == 12
-    with pytest.raises(BadData, match="should be there"):
+    with pytest.raises(BadData, match="should exist"):
         async with opened():
             pass
 
@@ -171,7 +171,7 @@ async def test_rows_added_behind_the_daemons_back_are_found(record: FakeLog, fil
         files,
         "INSERT INTO entries SELECT 'ffffffffffffffff', " + ", ".join(COLUMNS[1:]) + " FROM entries WHERE seq = 3",  # noqa: S608
     )
-    with pytest.raises(BadData, match="should be there"):
+    with pytest.raises(BadData, match="should exist"):
         async with opened():
             pass
 

@@ -164,7 +164,7 @@ async def test_an_oversize_request_is_refused_before_it_is_written(daemon: FakeD
 
 async def test_notices_arrive_in_order_with_drops_counted(daemon: FakeDaemon) -> None:
     told: list[str] = []
-    async with Client() as client, client.subscribe("a:*", tell=told.append) as notices, asyncio.timeout(WAIT_S):
+    async with Client() as client, client.subscribe("a:*", on_status=told.append) as notices, asyncio.timeout(WAIT_S):
         daemon.publish("a:one", n=1)
         daemon.push({"dropped": 12})
         daemon.publish("a:two", n=2)

@@ -121,7 +121,7 @@ def test_following_waits_for_a_file_and_takes_only_what_fits(var: Path) -> None:
 def test_verify_tells_by_its_exit_code(daemon: FakeDaemon, ksi: Ksi) -> None:
     done = ksi("audit", "verify", "--json")
     assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 42)
-    assert ksi("audit", "verify", "--deep").stdout == "ok: 42 rows, the chain is whole\n"
+    assert ksi("audit", "verify", "--deep").stdout == "ok: 42 rows, the chain is intact\n"
     assert daemon.requests[-1]["data"] == {"deep": True}
     daemon.answers["audit:verify"] = lambda _: {"ok": False, "rows": 6, "first_bad_seq": 7, "problem": "\x1bhash"}
     done = ksi("audit", "verify")
@@ -139,14 +139,14 @@ def test_verify_without_a_daemon_that_could_be_run_says_so(var: Path, installed:
     (var / "db" / "audit.db").touch(mode=0o600)
     done = ksi("audit", "verify")  # the pretended package has no audit
     assert done.returncode == 1
-    assert "could not be checked" in done.stderr
+    assert "could not be verified" in done.stderr
 
 
 def test_export_and_retain(daemon: FakeDaemon, ksi: Ksi) -> None:
     assert ksi("audit", "export", "all.csv", "--format", "csv").stdout == "/var/exports/all.csv\n"
     assert daemon.requests[-1]["data"] == {"name": "all.csv", "format": "csv"}
     done = ksi("audit", "retain", "--keep-rows", "1000", "--force")
-    assert done.stdout == "dropped 7 rows; the first that is left is 8\n"
+    assert done.stdout == "dropped 7 rows; the first remaining row is 8\n"
     assert daemon.requests[-1]["data"] == {"keep_days": None, "keep_rows": 1000, "force": True}
 
 

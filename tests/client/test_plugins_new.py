@@ -35,5 +35,5 @@ def test_an_existing_folder_is_a_conflict_and_stays_as_it_is(ksi: Ksi) -> None:
     Path("plugins/weather").mkdir(parents=True)
     done = ksi("plugins", "new", "weather")
     assert done.returncode == 7
-    assert "exists already" in done.stderr
+    assert "already exists" in done.stderr
     assert list(Path("plugins/weather").iterdir()) == []

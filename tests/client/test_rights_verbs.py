@@ -49,7 +49,7 @@ def test_a_new_agent_is_printed_with_its_token_and_that_it_is_shown_once(daemon:
     assert "once" in done.stderr
     made = json.loads(ksi("agents", "add", "ada", "--json").stdout)
     assert (made["agent_id"], made["token"], made["url"]) == ("ada", "ksi_secret", "http://127.0.0.1:1/mcp")
-    assert "shown this once" in on_terminal("agents", "add", "ada")[1]
+    assert "shown only once" in on_terminal("agents", "add", "ada")[1]
 
 
 @pytest.mark.usefixtures("daemon")

@@ -118,7 +118,7 @@ def test_a_socket_path_beyond_the_kernels_limit_is_reached(tmp_path: Path) -> No
 
 def test_notices_arrive_in_order_and_drops_are_counted(daemon: FakeDaemon) -> None:
     told: list[str] = []
-    with SyncClient() as client, client.subscribe("a:*", tell=told.append) as notices:
+    with SyncClient() as client, client.subscribe("a:*", on_status=told.append) as notices:
         daemon.publish("a:one", n=1)
         daemon.push({"dropped": 12})
         daemon.push({"dropped": 3})
@@ -133,7 +133,7 @@ def test_notices_arrive_in_order_and_drops_are_counted(daemon: FakeDaemon) -> No
 
 def test_a_subscription_is_made_again_after_a_restart(daemon: FakeDaemon) -> None:
     told: list[str] = []
-    with SyncClient() as client, client.subscribe("a:*", tell=told.append) as notices:
+    with SyncClient() as client, client.subscribe("a:*", on_status=told.append) as notices:
         daemon.stop()
 
         def come_back() -> None:

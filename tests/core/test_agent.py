@@ -12,7 +12,7 @@ from tests.agents_at_work import add_agent, call_as, rows
 async def test_an_agent_is_added_with_its_first_token_and_announced_without_it() -> None:
     """K018: whom a token names is who calls."""
     async with running() as hub:
-        hub.hear("agent:*", "permission:changed")
+        hub.subscribe("agent:*", "permission:changed")
         made = await hub.call("agent:register", agent_id="bot", note="for tests")
         assert made.keys() == {"agent_id", "profile", "token", "credential_id", "url"}
         assert (made["agent_id"], made["profile"]) == ("bot", "standard")
@@ -77,7 +77,7 @@ async def test_a_removed_agent_is_nobody_and_its_name_starts_afresh() -> None:
     async with running() as hub:
         made = await hub.call("agent:register", agent_id="bot")
         await hub.call("permission:grant", agent_id="bot", resource="events/config:*")
-        hub.hear("agent:removed")
+        hub.subscribe("agent:removed")
         assert await hub.call("agent:remove", agent_id="bot") == {"agent_id": "bot", "removed": True}
         assert (await hub.next_notice()).data == {"agent_id": "bot"}
         with pytest.raises(Unauthenticated):
@@ -100,7 +100,7 @@ async def test_the_brake_stops_one_or_all_and_is_let_go() -> None:
     """P09."""
     async with running() as hub:
         bots = [await add_agent(hub, f"bot{number}") for number in range(3)]
-        hub.hear("agent:frozen", "agent:unfrozen")
+        hub.subscribe("agent:frozen", "agent:unfrozen")
         assert await hub.call("agent:freeze", agent_id="bot1") == {"agents": ["bot1"]}
         await call_as(hub, bots[0], "system:health")
         with pytest.raises(Forbidden, match="frozen"):

@@ -38,7 +38,7 @@ async def test_show_lists_every_setting_with_value_default_source_and_help() -> 
 async def test_reload_applies_what_changed_at_once_and_names_what_waits_for_a_restart(folder: Path) -> None:
     """F09."""
     async with running() as hub:
-        hub.hear("config:*")
+        hub.subscribe("config:*")
         (folder / "ksi.toml").write_text(
             "result_limit_bytes = 1000\nport = 9999\nlog_level = 'error'\n", encoding="utf-8"
         )
@@ -60,7 +60,7 @@ async def test_reload_applies_what_changed_at_once_and_names_what_waits_for_a_re
 async def test_bad_new_settings_are_refused_announced_and_the_old_ones_stay(folder: Path, content: bytes) -> None:
     """F09."""
     async with running(call_timeout_s=7) as hub:
-        hub.hear("config:*")
+        hub.subscribe("config:*")
         before = hub.hub.control.read
         (folder / "ksi.toml").write_bytes(content)
         with pytest.raises(Invalid, match="old settings stay"):

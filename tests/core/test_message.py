@@ -89,7 +89,7 @@ def with_handler() -> Plugin:
 async def test_nobody_can_publish_in_the_namespace_of_a_plugin(make: Any) -> None:
     """A listener may trust that a notice of a plugin is from that plugin."""
     async with running(make()) as hub:
-        hub.hear("*")
+        hub.subscribe("*")
         for event in (
             "quiet:said",
             "quiet:anything",

@@ -105,7 +105,7 @@ async def test_another_profile_counts_from_the_next_call() -> None:
         with pytest.raises(Forbidden):
             await call_as(hub, bot, "notes:list")
         version = (await hub.call("permission:get_agent", agent_id="bot"))["version"]
-        hub.hear("permission:changed")
+        hub.subscribe("permission:changed")
         held = await hub.call("permission:set_agent", agent_id="bot", profile="researcher")
         assert (held["profile"], held["version"]) == ("researcher", version + 1)
         assert (await hub.next_notice()).data == {"agents": ["bot"]}

@@ -88,7 +88,7 @@ async def test_the_daemons_own_plugins_cannot_be_reloaded() -> None:
 async def test_reload_swaps_the_code_keeps_the_counts_and_announces_it(tmp_path: Path) -> None:
     folder = write_plugin(tmp_path, "sample", SOURCE.format(name="sample", answer="one"))
     async with running(folder) as hub:
-        hub.hear("plugin:*")
+        hub.subscribe("plugin:*")
         assert (await hub.call("sample:say"))["text"] == "one"
         write_plugin(tmp_path, "sample", SOURCE.format(name="sample", answer="two"))
         answer = await hub.call("plugin:reload", name="sample")
@@ -104,7 +104,7 @@ async def test_a_broken_new_version_is_refused_with_the_reason_and_the_old_one_s
     folder = write_plugin(tmp_path, "sample", SOURCE.format(name="sample", answer="one"))
     async with running(folder) as hub:
         write_plugin(tmp_path, "sample", "raise ValueError('half an edit')")
-        with pytest.raises(Conflict, match=r"half an edit.*goes on"):
+        with pytest.raises(Conflict, match=r"half an edit.*stays in use"):
             await hub.call("plugin:reload", name="sample")
         assert (await hub.call("sample:say"))["text"] == "one"
         assert (await hub.call("system:health"))["status"] == "ok"

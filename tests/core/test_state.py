@@ -50,7 +50,7 @@ async def test_a_namespace_keeps_its_keys_to_itself() -> None:
 
 async def test_every_change_is_announced_and_nothing_else_is() -> None:
     async with running() as hub:
-        hub.hear("state:*")
+        hub.subscribe("state:*")
         await hub.call("state:delete", key="k")
         await hub.call("state:set", key="k", value="not in the notice")
         await hub.call("state:set", key="k", value=2)

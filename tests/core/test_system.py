@@ -230,7 +230,7 @@ async def test_discover_lists_every_call_and_notice_with_its_summary() -> None:
     async with running(weather()) as hub:
         found = await hub.call("system:discover")
         assert found["events"]["system:echo"] == {
-            "summary": "Say the text back: for trying a connection.",
+            "summary": "Return the text, to test a connection.",
             "plugin": "system",
             "reads": True,
             "kind": "call",

@@ -83,7 +83,7 @@ async def test_a_revoked_token_is_nobodys_from_the_next_call_on() -> None:
     async with running() as hub:
         bot = await add_agent(hub)
         other = await hub.call("token:create", agent_id="bot")
-        hub.hear("token:revoked")
+        hub.subscribe("token:revoked")
         assert await hub.call("token:revoke", credential_id=bot.credential_id) == {
             "credential_id": bot.credential_id, "agent_id": "bot", "revoked": True,
         }  # fmt: skip

@@ -87,7 +87,7 @@ def test_details_are_told_only_when_asked_for() -> None:
     error = ZeroDivisionError("division by zero")
     assert "division" not in str(normalize_error(error))
     assert normalize_error(error, expose_details=True)["error"]["message"] == (
-        "something broke inside: ZeroDivisionError: division by zero"
+        "an internal error occurred: ZeroDivisionError: division by zero"
     )
 
 
@@ -109,7 +109,7 @@ async def test_a_boundary_returns_the_value_or_a_safe_error() -> None:
     assert await with_error_boundary(works) == {"success": True, "value": 7}
     assert await with_error_boundary(breaks) == {
         "success": False,
-        "error": {"code": "internal", "message": "something broke inside", "hint": "the log has the details"},
+        "error": {"code": "internal", "message": "an internal error occurred", "hint": "the log has the details"},
     }
 
 

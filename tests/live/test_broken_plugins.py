@@ -20,10 +20,10 @@ def _with_head(name: str, body: str, arguments: str = "") -> str:
 BROKEN = {
     "syntax": ("def broken(:\n", "SyntaxError"),
     "tabs": ("if True:\n\tx = 1\n        y = 2\n", "Error"),
-    "nothing": ('"""No plugin object."""\n', "makes no object named plugin"),
-    "wrong_type": ("plugin = 5\n", "makes no object named plugin"),
-    "wrong_name": (_with_head("other_name", ""), "calls itself 'other_name'"),
-    "bad_name": ("from ksi_daemon.plugin import Plugin\nplugin = Plugin('Bad Name')\n", "is no plugin name"),
+    "nothing": ('"""No plugin object."""\n', "has no object named plugin"),
+    "wrong_type": ("plugin = 5\n", "has no object named plugin"),
+    "wrong_name": (_with_head("other_name", ""), "but its object says"),
+    "bad_name": ("from ksi_daemon.plugin import Plugin\nplugin = Plugin('Bad Name')\n", "is not a valid plugin name"),
     "wrong_namespace": (
         _with_head("wrong_namespace", OK_HANDLER.format(name="state")),
         "may only own events named wrong_namespace:",
@@ -132,13 +132,13 @@ BROKEN = {
     "bad_sql": (_with_head("bad_sql", "", ', migrations=["CREATE TABEL x (y)"]'), "migration 1"),
     "bad_pattern": (
         _with_head("bad_pattern", '@plugin.on("agent:**")\nasync def f(ctx, notice): ...\n'),
-        "is no pattern",
+        "is not a valid pattern",
     ),
     "bad_notice": (
         _with_head("bad_notice", 'plugin.announces("state:changed", "Not mine.")\n'),
-        "is no name for a notice",
+        "is not a valid notice name",
     ),
-    "state": (_with_head("state", OK_HANDLER.format(name="state")), "is taken by"),
+    "state": (_with_head("state", OK_HANDLER.format(name="state")), "is already used by"),
     "binary": ("\x00\x01\x02", ""),
 }
 
@@ -278,4 +278,4 @@ def test_the_same_plugin_in_two_folders_runs_once_and_the_other_is_explained(dae
     assert daemon.call("twin:do") == {"done": True}
     reasons = [row["reason"] for row in daemon.call("system:health")["plugins"].values() if row["state"] == "broken"]
     assert len(reasons) == 1
-    assert "is taken by" in reasons[0]
+    assert "is already used by" in reasons[0]

@@ -49,7 +49,7 @@ def test_bad_settings_are_refused_on_sighup_and_announced(daemon: Daemon) -> Non
         notice = connection.notice()
     assert notice["event"] == "config:rejected"
     assert "not valid TOML" in notice["data"]["problem"]
-    assert daemon.logged("new settings refused, the old ones stay")
+    assert daemon.logged("new settings refused, the old ones stay in effect")
     assert _setting(daemon, "log_level") == "info"
 
 

@@ -398,7 +398,7 @@ async def test_a_lifespan_whose_background_work_dies_sets_its_plugin_aside_and_n
         return Said()
 
     async with running(plugin) as hub:
-        hub.hear("plugin:failed")
+        hub.subscribe("plugin:failed")
         await hub.call("watcher:ask")
         die.set()
         notice = await hub.next_notice()
@@ -677,7 +677,7 @@ async def test_whatever_is_wrong_with_a_new_version_the_old_one_goes_on(tmp_path
     async with running(folder) as hub:
         old = sys.modules["ksi_plugins.broken"]
         write_plugin(tmp_path, "broken", source)
-        with pytest.raises(Conflict, match="goes on"):
+        with pytest.raises(Conflict, match="stays in use"):
             await soon(hub.call("plugin:reload", name="broken"))
         assert (await hub.call("broken:say"))["text"] == "one"
         assert sys.modules["ksi_plugins.broken"] is old
@@ -715,7 +715,7 @@ async def test_after_a_reload_a_notice_is_heard_once_and_by_the_new_version(tmp_
         await hub.call("plugin:reload", name="sample")
         sent = await call(hub.hub.router, "message:publish", {"event": "free:word"})
         assert sent["matched"] == 1
-        hub.hear("state:changed")
+        hub.subscribe("state:changed")
         await until(lambda: hub.hub.loader.running["sample"].subscriptions[0].mailbox.delivered)
         await soon(hub.next_notice())
         assert (await hub.call("state:get", key="heard", namespace=sent["id"]))["value"] == "new"

@@ -289,7 +289,7 @@ async def test_a_failing_listener_is_counted_logged_and_goes_on_hearing(error: B
         told = await counts(hub, "sour")
         assert (told["delivered"], told["failed"], told["dropped"]) == (3, 3, 0)
         assert (await hub.call("plugin:inspect", name="sour"))["state"] == "running"
-        assert sum(line["event"] == "listener broke" for line in log_lines(hub.hub.log.file.path)) == 3
+        assert sum(line["event"] == "listener failed unexpectedly" for line in log_lines(hub.hub.log.file.path)) == 3
 
 
 @pytest.mark.parametrize("error", [ValueError("again"), NotFound("again")], ids=["broken", "refused"])

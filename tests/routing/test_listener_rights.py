@@ -83,7 +83,7 @@ async def test_an_agent_cannot_pass_for_another_kind_of_sender_by_its_name() -> 
     """P10: the sender shows the kind."""
     async with running() as hub:
         bot = await add_agent(hub, agent_id="Operator-1", profile="researcher")
-        hub.hear("please:*")
+        hub.subscribe("please:*")
         await ask(hub, "x:y", bot)
         assert (await hub.next_notice()).sender == "agent/Operator-1"
         await ask(hub, "x:y")

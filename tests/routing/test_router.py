@@ -752,7 +752,7 @@ async def test_a_plugin_may_only_send_notices_that_it_announced() -> None:
         return Said(text=ctx.notify(params.event, {"a": 1}).id)
 
     async with running(plugin) as hub:
-        hub.hear("*")
+        hub.subscribe("*")
         for event in ("gossip:false", "system:ready", "state:changed", "free:word", "nonsense", ""):
             with pytest.raises(Forbidden):
                 await call(hub.hub.router, "gossip:tell", {"event": event})
@@ -792,7 +792,7 @@ async def test_a_notice_that_cannot_be_written_or_is_too_large_is_not_sent(
         return Said()
 
     async with running(plugin) as hub:
-        hub.hear("gossip:*")
+        hub.subscribe("gossip:*")
         await hub.call("gossip:tell")
         assert await records(hub, "gossip:told") == []
 

@@ -317,7 +317,7 @@ async def test_migrations_run_once_in_order_and_the_number_is_kept(tmp_path: Pat
 async def test_a_migration_that_fails_leaves_nothing_of_itself_and_all_of_the_earlier_ones(tmp_path: Path) -> None:
     """F10."""
     path = tmp_path / "a.db"
-    with pytest.raises(BadData, match=r"migration 2 .*Nothing of it was kept"):
+    with pytest.raises(BadData, match=r"migration 2 .*It was rolled back"):
         async with open_database(path, [*NUMBERS, "CREATE TABLE half (x); INSERT INTO nowhere VALUES (1)"]):
             raise AssertionError("must not open")
     async with open_database(path, NUMBERS) as database:
@@ -530,7 +530,7 @@ async def test_an_empty_file_is_called_empty_and_not_taken_for_a_new_database(tm
         path.touch()
         if marked:
             path.with_name(path.name + ".created").touch()
-        with pytest.raises(BadData, match="is empty: it was cut or replaced"):
+        with pytest.raises(BadData, match="is empty: it was truncated or replaced"):
             async with open_database(path, NUMBERS):
                 raise AssertionError("an empty file was opened")
         assert path.stat().st_size == 0

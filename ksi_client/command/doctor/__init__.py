@@ -1,4 +1,4 @@
-"""`ksi doctor`: looks at everything that tends to go wrong, says what it saw and how to mend it. Changes nothing."""
+"""`ksi doctor`: checks the installation, reports what it found and how to fix it. Changes nothing."""
 
 import typer
 
@@ -15,7 +15,7 @@ _STYLES = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 @app.command(cls=Verb)
 def doctor(context: typer.Context) -> None:
-    """Check this installation, with the daemon up or down. Exit 1 when a check fails."""
+    """Check this installation, whether or not the daemon runs. Exit 1 when a check fails."""
     from ksi_client.command.doctor.examination import examine
 
     screen: Screen = context.obj
@@ -28,7 +28,7 @@ def doctor(context: typer.Context) -> None:
     else:
         for finding in findings:
             _print(screen, finding)
-        screen.note(f"{len(findings)} checks: {failed} failed, {warned} to look at")
+        screen.note(f"{len(findings)} checks: {failed} failed, {warned} warnings")
     if failed:
         raise typer.Exit(FAILED)
 

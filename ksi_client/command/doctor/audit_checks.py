@@ -1,4 +1,4 @@
-"""Checks of the audit: its files are private and all there, its chain reaches its last checkpoint, no outcome is unknown."""
+"""Checks of the audit: its files exist and are private, its chain matches the last checkpoint, no outcome is unknown."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _KEY_BYTES = 32
 
 
 def audit_files(site: Site) -> Iterator[Finding]:
-    """The signing key and the checkpoints are there, ours, and closed to others."""
+    """The signing key and the checkpoints exist, belong to this user, and are private."""
     name = "audit files"
     database, key, anchor = _files(site.var)
     if not any(path.exists() for path in (database, key, anchor)):
@@ -28,7 +28,7 @@ def audit_files(site: Site) -> Iterator[Finding]:
             bad = True
             yield Finding(name, "fail", f"{path.relative_to(site.var)} {problem[0]}", problem[1])
     if not bad:
-        yield Finding(name, "ok", "database, key and checkpoints are there and private")
+        yield Finding(name, "ok", "database, key and checkpoints exist and are private")
 
 
 def _problem(path: Path, *, size: int | None) -> tuple[str, str] | None:
@@ -37,7 +37,7 @@ def _problem(path: Path, *, size: int | None) -> tuple[str, str] | None:
     except FileNotFoundError:
         return "is missing", "ksi audit verify, then restore it from a backup"
     if not stat.S_ISREG(state.st_mode):
-        return "is not a plain file", "restore it from a backup"
+        return "is not a regular file", "restore it from a backup"
     if state.st_uid != os.getuid():
         return f"belongs to user {state.st_uid}", f"chown {os.getuid()} {path}"
     if state.st_mode & 0o077:
@@ -48,7 +48,7 @@ def _problem(path: Path, *, size: int | None) -> tuple[str, str] | None:
 
 
 def audit_chain(site: Site) -> Iterator[Finding]:
-    """The row that the last checkpoint vouches for is in the database, with that hash."""
+    """The row of the last checkpoint is in the database, with the signed hash."""
     name = "audit chain"
     database, _, anchor = _files(site.var)
     if not database.exists() or not anchor.exists():
@@ -56,44 +56,44 @@ def audit_chain(site: Site) -> Iterator[Finding]:
         return
     checkpoint = _last_checkpoint(anchor)
     if checkpoint is None:
-        yield Finding(name, "fail", f"{anchor.name} has no checkpoint that can be read", "ksi audit verify")
+        yield Finding(name, "fail", f"{anchor.name} has no readable checkpoint", "ksi audit verify")
         return
     seq = int(checkpoint["seq"])
     try:
-        found = _hash_of(database, str(checkpoint["daemon_id"]), seq, alone=site.pid is None)
+        found = _hash_of(database, str(checkpoint["daemon_id"]), seq, unused=site.pid is None)
     except sqlite3.Error as error:
         yield Finding(name, "warn", f"{database.name} could not be read: {error}", "ksi audit verify")
         return
     if seq <= int(checkpoint.get("base_seq", 0)):
-        yield Finding(name, "ok", f"no row since row {seq}, up to which all were let go")
+        yield Finding(name, "ok", f"no rows after row {seq}; all earlier rows were dropped by retention")
     elif found is None:
-        yield Finding(name, "fail", f"row {seq}, which a checkpoint vouches for, is missing", "ksi audit verify")
+        yield Finding(name, "fail", f"row {seq}, which a checkpoint signed, is missing", "ksi audit verify")
     elif found != checkpoint["hash"]:
-        yield Finding(name, "fail", f"row {seq} is not the one that was checkpointed", "ksi audit verify")
+        yield Finding(name, "fail", f"row {seq} does not match its checkpoint", "ksi audit verify")
     else:
-        yield Finding(name, "ok", f"whole at its last checkpoint, row {seq}; ksi audit verify checks every row")
+        yield Finding(name, "ok", f"intact at its last checkpoint, row {seq}; ksi audit verify checks every row")
 
 
 def audit_outcomes(site: Site) -> Iterator[Finding]:
-    """No call of the last week was cut off between its beginning and its end."""
+    """No call of the last week has an unknown outcome."""
     name = "audit outcomes"
     if site.unknown_outcomes is None and site.status is not None:
-        yield Finding(name, "fail", f"the daemon cannot say: {site.silence}", "ksi audit verify")
+        yield Finding(name, "fail", f"the daemon could not answer: {site.unreachable_reason}", "ksi audit verify")
     elif site.unknown_outcomes is None:
-        yield Finding(name, "ok", "not known while the daemon is silent")
+        yield Finding(name, "ok", "not known while the daemon does not answer")
     elif site.unknown_outcomes:
-        some = ", ".join(sorted({str(row.get("event") or row.get("tool")) for row in site.unknown_outcomes})[:5])
-        seen = f"{len(site.unknown_outcomes)} calls of the last week ended with a crash, effect unknown: {some}"
-        yield Finding(name, "warn", seen, "look at each: ksi audit query --status unknown --since 7d")
+        events = ", ".join(sorted({str(row.get("event") or row.get("tool")) for row in site.unknown_outcomes})[:5])
+        seen = f"{len(site.unknown_outcomes)} calls of the last week have an unknown outcome: {events}"
+        yield Finding(name, "warn", seen, "inspect them: ksi audit query --status unknown --since 7d")
     else:
-        yield Finding(name, "ok", "every call of the last week has one")
+        yield Finding(name, "ok", "known for every call of the last week")
 
 
 def frozen_agents(site: Site) -> Iterator[Finding]:
     """No agent was left frozen."""
     name = "agents"
     if site.agents is None:
-        yield Finding(name, "ok", "not known while the daemon is silent")
+        yield Finding(name, "ok", "not known while the daemon does not answer")
         return
     frozen = [str(agent.get("agent_id")) for agent in site.agents if agent.get("frozen")]
     if frozen:
@@ -121,9 +121,9 @@ def _last_checkpoint(anchor: Path) -> dict[str, Any] | None:
     return None
 
 
-def _hash_of(database: Path, daemon_id: str, seq: int, *, alone: bool) -> str | None:
-    """Read-only; leaves no side files beside a database nobody has open."""
-    immutable = alone and not database.with_name(database.name + "-wal").exists()
+def _hash_of(database: Path, daemon_id: str, seq: int, *, unused: bool) -> str | None:
+    """Read-only; leaves no -wal or -shm files beside a database that no process has open."""
+    immutable = unused and not database.with_name(database.name + "-wal").exists()
     address = f"{database.as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
     connection = sqlite3.connect(address, uri=True, timeout=2)
     try:

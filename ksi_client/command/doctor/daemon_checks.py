@@ -1,4 +1,4 @@
-"""Checks of the daemon itself: its settings, whether lock, socket and process agree, its port, plugins and health."""
+"""Checks of the daemon: its settings, its lock, socket and process, its port, plugins and health."""
 
 import socket
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from ksi_client.paths import socket_file
 
 _LAG_WARN_MS = 100
 _LAG_FAIL_MS = 1000
-_PATIENCE_S = 3
+_TIMEOUT_S = 3
 
 
 def settings(site: Site) -> Iterator[Finding]:
-    """The settings file and the environment can be read."""
+    """The settings file and the environment are valid."""
     if site.settings is None:
         yield Finding("settings", "fail", site.settings_problem or "unknown", "ksi config check")
         return
@@ -31,8 +31,8 @@ def settings(site: Site) -> Iterator[Finding]:
 
 
 def daemon(site: Site) -> Iterator[Finding]:
-    """The lock's holder is the process that answers at the socket, or there is neither."""
-    left_over = socket_file(site.var).exists()
+    """The process that answers at the socket is the one that holds the lock, or there is neither."""
+    stale_socket = socket_file(site.var).exists()
     if site.status is not None:
         answered = site.status.get("pid")
         if site.pid is None:
@@ -42,25 +42,25 @@ def daemon(site: Site) -> Iterator[Finding]:
         else:
             yield Finding("daemon", "ok", f"running, pid {answered}, holds its lock")
     elif site.pid is not None:
-        yield Finding("daemon", "fail", f"pid {site.pid} holds the lock, but: {site.silence}", "ksi restart")
-    elif left_over:
-        yield Finding("daemon", "warn", "stopped without tidying up: its socket is still there", "ksi start")
+        yield Finding("daemon", "fail", f"pid {site.pid} holds the lock, but: {site.unreachable_reason}", "ksi restart")
+    elif stale_socket:
+        yield Finding("daemon", "warn", "stopped without cleaning up: a stale socket is left", "ksi start")
     else:
         yield Finding("daemon", "warn", "stopped", "ksi start")
 
 
 def http_port(site: Site) -> Iterator[Finding]:
-    """The daemon answers on its port; without a daemon nobody does."""
+    """The daemon answers on its port; without a daemon the port is free."""
     if site.status is not None:
         url = urlsplit(str(site.status.get("url", "")))
         yield _healthz(url.hostname or "127.0.0.1", url.port or 0)
         return
     host, port = str(site.setting("host") or "127.0.0.1"), site.setting("port")
     if not isinstance(port, int) or port == 0:
-        yield Finding("http port", "ok", "any free one" if port == 0 else "not known")
+        yield Finding("http port", "ok", "any free port" if port == 0 else "not known")
         return
     try:
-        socket.create_connection((host, port), timeout=_PATIENCE_S).close()
+        socket.create_connection((host, port), timeout=_TIMEOUT_S).close()
     except OSError:
         yield Finding("http port", "ok", f"{host}:{port} is free")
     else:
@@ -70,7 +70,7 @@ def http_port(site: Site) -> Iterator[Finding]:
 
 
 def _healthz(host: str, port: int) -> Finding:
-    connection = HTTPConnection(host, port, timeout=_PATIENCE_S)
+    connection = HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/healthz")
         answer = connection.getresponse()
@@ -85,30 +85,30 @@ def _healthz(host: str, port: int) -> Finding:
 
 
 def plugins(site: Site) -> Iterator[Finding]:
-    """No plugin is set aside as broken."""
+    """No plugin is broken."""
     if site.plugins is None:
-        yield Finding("plugins", "ok", "not known while the daemon is silent")
+        yield Finding("plugins", "ok", "not known while the daemon does not answer")
         return
     broken = [plugin for plugin in site.plugins if plugin.get("state") == "broken"]
     for plugin in broken:
         name = plugin.get("name")
-        fix = f"mend {plugin.get('path') or 'it'}, then ksi plugins reload {name}"
+        fix = f"fix {plugin.get('path') or 'it'}, then ksi plugins reload {name}"
         yield Finding("plugins", "fail", f"{name} is broken: {plugin.get('reason')}", fix)
     if not broken:
         yield Finding("plugins", "ok", f"{len(site.plugins)}, none broken")
 
 
 def health(site: Site) -> Iterator[Finding]:
-    """The event loop keeps up, no notice was dropped, no alarm is on."""
+    """The event loop is not lagging, no notice was dropped, no alarm is active."""
     if site.health is None:
-        yield Finding("health", "ok", "not known while the daemon is silent")
+        yield Finding("health", "ok", "not known while the daemon does not answer")
         return
     for alarm in site.health.get("alarms", ()):
         yield Finding("health", "fail", str(alarm), "ksi status, and var/log/ksi.jsonl")
     lag_ms = float(site.health.get("loop_lag_ms") or 0)
     if lag_ms >= _LAG_WARN_MS:
         status = "fail" if lag_ms >= _LAG_FAIL_MS else "warn"
-        fix = "look for a plugin that blocks: ksi send monitor:get_stats"
+        fix = "find the plugin that blocks: ksi send monitor:get_stats"
         yield Finding("health", status, f"the event loop lags by {lag_ms:.0f} ms", fix)  # type: ignore[arg-type]
     dropped = int(site.health.get("dropped_notices") or 0)
     if dropped:
@@ -119,7 +119,7 @@ def health(site: Site) -> Iterator[Finding]:
 
 
 def versions(site: Site) -> Iterator[Finding]:
-    """The running daemon is of the version that is installed."""
+    """The running daemon has the installed version."""
     own = own_version()
     running = (site.status or {}).get("version")
     if running and not own.startswith("unknown") and running != own:

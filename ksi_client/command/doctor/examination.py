@@ -1,4 +1,4 @@
-"""Gathers what can be known of an installation and runs every check on it. A check that breaks is itself a finding."""
+"""Collects the state of an installation and runs every check on it. A check that raises is reported as a finding."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,21 +43,21 @@ CHECKS: dict[str, Check] = {
 
 def examine() -> list[Finding]:
     """All findings, in the order of the table above."""
-    site = _look()
+    site = _collect()
     return [finding for name, check in CHECKS.items() for finding in _run(name, check, site)]
 
 
 def _run(name: str, check: Check, site: Site) -> list[Finding]:
     try:
         return list(check(site))
-    except Exception as error:  # noqa: BLE001  (the other checks are still worth having)
-        return [Finding(name, "fail", f"the check itself broke: {type(error).__name__}: {error}", "ksi doctor -v")]
+    except Exception as error:  # noqa: BLE001  (the other checks still run)
+        return [Finding(name, "fail", f"the check itself failed: {type(error).__name__}: {error}", "ksi doctor -v")]
 
 
-def _look() -> Site:
+def _collect() -> Site:
     var = var_dir()
     settings: dict[str, Any] | None = None
-    settings_problem = silence = None
+    settings_problem = unreachable_reason = None
     try:
         settings = check_settings()
     except Fault as fault:
@@ -71,7 +71,7 @@ def _look() -> Site:
             unknown_outcomes = client.send("audit:query", {"status": "unknown", "since": _WEEK_S})["rows"]
             agents = client.send("agent:list")["agents"]
     except KsiError as error:
-        silence = error.message
+        unreachable_reason = error.message
     return Site(
         var=var,
         pid=holder(var),
@@ -80,7 +80,7 @@ def _look() -> Site:
         status=status,
         health=health,
         plugins=plugins,
-        silence=silence,
+        unreachable_reason=unreachable_reason,
         unknown_outcomes=unknown_outcomes,
         agents=agents,
     )

@@ -1,4 +1,4 @@
-"""Checks of what lies in the var folder: owners and modes, databases, logs."""
+"""Checks of the files in the var folder: owners and modes, databases, logs."""
 
 import os
 import sqlite3
@@ -18,12 +18,12 @@ _OUTPUT_TAIL_BYTES = 65_536
 
 
 def var_folder(site: Site) -> Iterator[Finding]:
-    """It is ours and closed to everybody else."""
+    """It belongs to this user and is private."""
     name, var = "var folder", site.var
     try:
         state = var.lstat()
     except FileNotFoundError:
-        yield Finding(name, "warn", f"{var} does not exist yet", "ksi start makes it")
+        yield Finding(name, "warn", f"{var} does not exist yet", "ksi start creates it")
         return
     mode = stat.S_IMODE(state.st_mode)
     if not var.is_dir():
@@ -33,7 +33,7 @@ def var_folder(site: Site) -> Iterator[Finding]:
     elif (
         mode & 0o077 and not stat.S_ISLNK(state.st_mode) and any(entry.name != ".gitignore" for entry in var.iterdir())
     ):
-        yield Finding(name, "fail", f"{var} has mode {mode:04o}: others can look in", f"chmod 700 {var}")
+        yield Finding(name, "fail", f"{var} has mode {mode:04o}: other users can read it", f"chmod 700 {var}")
     else:
         yield Finding(name, "ok", f"{var}, mode {stat.S_IMODE(var.stat().st_mode):04o}")
 
@@ -42,19 +42,17 @@ def private_files(site: Site) -> Iterator[Finding]:
     """No file below var can be read or written by others."""
     name = "private files"
     paths = list(islice(_below(site.var), _FILES_LIMIT))
-    open_ones = [path for path in paths if not path.is_symlink() and path.lstat().st_mode & 0o077]
-    if open_ones:
-        shown = ", ".join(
-            f"{path.relative_to(site.var)} ({path.lstat().st_mode & 0o777:04o})" for path in open_ones[:5]
-        )
-        more = f" and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
-        yield Finding(name, "fail", f"open to others: {shown}{more}", f"chmod -R go= {site.var}")
+    readable = [path for path in paths if not path.is_symlink() and path.lstat().st_mode & 0o077]
+    if readable:
+        shown = ", ".join(f"{path.relative_to(site.var)} ({path.lstat().st_mode & 0o777:04o})" for path in readable[:5])
+        more = f" and {len(readable) - 5} more" if len(readable) > 5 else ""
+        yield Finding(name, "fail", f"accessible to other users: {shown}{more}", f"chmod -R go= {site.var}")
     else:
-        yield Finding(name, "ok", f"{len(paths)} files and folders are closed to others")
+        yield Finding(name, "ok", f"{len(paths)} files and folders are private")
 
 
 def databases(site: Site) -> Iterator[Finding]:
-    """Every database opens, is not empty and is whole."""
+    """Every database opens, is not empty and is intact."""
     name = "databases"
     files = [path for path in islice(_below(site.var), _FILES_LIMIT) if path.suffix == ".db" and path.is_file()]
     if not files:
@@ -71,16 +69,16 @@ def databases(site: Site) -> Iterator[Finding]:
             if problem:
                 yield Finding(name, "fail", f"{shown}: {problem}", "ksi stop, then restore it from a backup")
             else:
-                yield Finding(name, "ok", f"{shown} is whole ({path.stat().st_size:,} bytes)")
+                yield Finding(name, "ok", f"{shown} is intact ({path.stat().st_size:,} bytes)")
 
 
 def _quick_check(path: Path, *, immutable: bool) -> str | None:
-    """What is wrong, None if nothing is. Read-only; leaves no side files beside a database nobody has open."""
+    """The problem, or None. Read-only; leaves no -wal or -shm files beside a database that no process has open."""
     if path.stat().st_size == 0:
-        return "is empty, which no database of a daemon ever is"
+        return "is empty; a database of the daemon never is"
     wal = path.with_name(path.name + "-wal")
-    alone = immutable and not wal.exists()
-    address = f"{path.as_uri()}?mode=ro" + ("&immutable=1" if alone else "")
+    unused = immutable and not wal.exists()
+    address = f"{path.as_uri()}?mode=ro" + ("&immutable=1" if unused else "")
     connection = sqlite3.connect(address, uri=True, timeout=2)
     try:
         deadline = time.monotonic() + _QUICK_CHECK_S
@@ -92,7 +90,7 @@ def _quick_check(path: Path, *, immutable: bool) -> str | None:
 
 
 def log(site: Site) -> Iterator[Finding]:
-    """The log can be written and is not about to fill the disk."""
+    """The log is writable and not too large."""
     name, path = "log", site.var / "log" / "ksi.jsonl"
     if not path.exists():
         yield Finding(name, "ok", "no log yet")
@@ -106,7 +104,7 @@ def log(site: Site) -> Iterator[Finding]:
 
 
 def last_output(site: Site) -> Iterator[Finding]:
-    """A detached daemon has not ended with a traceback."""
+    """The last detached daemon did not end with a traceback."""
     name, path = "last output", output_file(site.var)
     if not path.exists():
         yield Finding(name, "ok", "no detached daemon has run yet")
@@ -123,18 +121,18 @@ def last_output(site: Site) -> Iterator[Finding]:
 
 
 def socket_path(site: Site) -> Iterator[Finding]:
-    """The socket's path is short enough for programs other than ours."""
+    """The socket's path is short enough for other programs."""
     path = socket_file(site.var)
     size = len(os.fsencode(path))
     if size > SOCKET_PATH_LIMIT_BYTES:
-        seen = f"{size} bytes; ksi copes, other programs can connect to {SOCKET_PATH_LIMIT_BYTES} at most"
+        seen = f"{size} bytes; ksi can connect, other programs only up to {SOCKET_PATH_LIMIT_BYTES}"
         yield Finding("socket path", "warn", seen, "set KSI_VAR_DIR to a shorter path")
     else:
         yield Finding("socket path", "ok", f"{size} of {SOCKET_PATH_LIMIT_BYTES} bytes")
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Everything in a folder, in a steady order; links are not followed."""
+    """All files and folders below a folder, in a stable order; links are not followed."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         yield from (Path(place, name) for name in sorted([*folders, *files]) if name != ".gitignore")

@@ -1,4 +1,4 @@
-"""What one check found, and the place that the checks look at."""
+"""The result of one check, and the state that the checks inspect."""
 
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ class Finding(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What is known before the checks begin: the var folder, who holds its lock, and what the daemon answered."""
+    """The state collected before the checks: the var folder, the pid that holds its lock, and the daemon's answers."""
 
     var: Path
     pid: int | None
@@ -23,7 +23,7 @@ class Site(NamedTuple):
     status: dict[str, Any] | None
     health: dict[str, Any] | None
     plugins: list[dict[str, Any]] | None
-    silence: str | None
+    unreachable_reason: str | None
     unknown_outcomes: list[dict[str, Any]] | None = None
     agents: list[dict[str, Any]] | None = None
 

@@ -1,4 +1,4 @@
-"""Checks of the machine: room on the disk, the kind of filesystem, open files, SQLite, the clock."""
+"""Checks of the machine: free disk space, filesystem type, open files, SQLite, the clock."""
 
 import os
 import resource
@@ -20,13 +20,13 @@ _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "c
 
 
 def disk(site: Site) -> Iterator[Finding]:
-    """There is room to write."""
+    """There is enough free disk space."""
     place = _existing(site.var)
     state = os.statvfs(place)
     free = state.f_bavail * state.f_frsize
     seen = f"{free / 1e9:.1f} GB free at {place}"
     if free < _DISK_FAIL_BYTES:
-        yield Finding("disk", "fail", seen, "free some space; the daemon refuses calls it cannot record")
+        yield Finding("disk", "fail", seen, "free some space; the daemon refuses calls that it cannot audit")
     elif free < _DISK_WARN_BYTES or 0 < state.f_favail < _INODES_WARN:
         yield Finding("disk", "warn", f"{seen}, {state.f_favail:,} files may still be made", "free some space")
     else:
@@ -34,7 +34,7 @@ def disk(site: Site) -> Iterator[Finding]:
 
 
 def filesystem(site: Site) -> Iterator[Finding]:
-    """The var folder lies on a local disk: locks and write-ahead logs do not work over a network."""
+    """The var folder is on a local disk: locks and write-ahead logs do not work over a network."""
     place = _existing(site.var).resolve()
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
@@ -47,29 +47,29 @@ def filesystem(site: Site) -> Iterator[Finding]:
         if place.is_relative_to(mounted) and len(mounted.parts) >= best:
             kind, best = this_kind, len(mounted.parts)
     if kind in _REMOTE:
-        yield Finding("filesystem", "fail", f"{place} lies on {kind}", "set KSI_VAR_DIR to a folder on a local disk")
+        yield Finding("filesystem", "fail", f"{place} is on {kind}", "set KSI_VAR_DIR to a folder on a local disk")
     else:
         yield Finding("filesystem", "ok", kind)
 
 
 def open_files(site: Site) -> Iterator[Finding]:
-    """The process may open enough files and connections: the daemon's own limit when it runs, else ours."""
-    limit, whose = resource.getrlimit(resource.RLIMIT_NOFILE)[0], "this shell's"
+    """The limit of open files is high enough: the daemon's limit if it runs, else this process's."""
+    limit, owner = resource.getrlimit(resource.RLIMIT_NOFILE)[0], "this shell's"
     limits = Path(f"/proc/{site.pid}/limits")
     if site.pid and os.access(limits, os.R_OK):
         for line in limits.read_text().splitlines():
             if line.startswith("Max open files"):
                 soft = line.split()[3]
-                limit, whose = int(soft) if soft.isdigit() else resource.RLIM_INFINITY, "the daemon's"
+                limit, owner = int(soft) if soft.isdigit() else resource.RLIM_INFINITY, "the daemon's"
     if limit != resource.RLIM_INFINITY and limit < _OPEN_FILES_WARN:
-        yield Finding("open files", "warn", f"{whose} limit is {limit}", "ulimit -n 4096, then ksi restart")
+        yield Finding("open files", "warn", f"{owner} limit is {limit}", "ulimit -n 4096, then ksi restart")
     else:
         shown = "none" if limit == resource.RLIM_INFINITY else f"{limit:,}"
-        yield Finding("open files", "ok", f"{whose} limit: {shown}")
+        yield Finding("open files", "ok", f"{owner} limit: {shown}")
 
 
 def sqlite(_: Site) -> Iterator[Finding]:
-    """SQLite is new enough."""
+    """SQLite has at least the required version."""
     version = sqlite3.sqlite_version
     if sqlite3.sqlite_version_info < _SQLITE_NEEDED:
         needed = ".".join(map(str, _SQLITE_NEEDED))
@@ -86,7 +86,7 @@ def clock(site: Site) -> Iterator[Finding]:
         default=0.0,
     )
     if now < _WRITTEN_IN_2025:
-        yield Finding("clock", "fail", f"it is said to be {time.strftime('%Y-%m-%d')}", "set the clock")
+        yield Finding("clock", "fail", f"the system clock says {time.strftime('%Y-%m-%d')}", "set the clock")
     elif newest > now + _FUTURE_S:
         seen = f"files in {site.var} are from {newest - now:.0f} s in the future: the clock was set back"
         yield Finding("clock", "warn", seen, "check the clock (timedatectl)")

@@ -1,4 +1,4 @@
-"""The hub's figures: a call, the socket, notices, and what the processes cost. One module measures each."""
+"""The daemon's figures: a call, the socket, notices, and what the processes cost. One module measures each."""
 
 from collections.abc import Callable
 

@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 def daemon(var_dir: Path, *, audited: bool = True) -> Iterator[tuple[int, float]]:
     """A running daemon: its pid, and the seconds from the process's start until `system:status` was answered.
 
-    Without the audit it is no daemon that anybody could run: only the measure of its other parts.
+    Without the audit it is only for measuring the other parts.
     """
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -33,8 +33,8 @@ def daemon(var_dir: Path, *, audited: bool = True) -> Iterator[tuple[int, float]
     try:
         while True:
             if process.poll() is not None:
-                said = process.stderr.read().decode() if process.stderr else ""
-                raise RuntimeError(f"the daemon did not start: {said}")
+                output = process.stderr.read().decode() if process.stderr else ""
+                raise RuntimeError(f"the daemon did not start: {output}")
             try:
                 ask(var_dir, "system:status")
                 break

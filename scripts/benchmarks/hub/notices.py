@@ -66,9 +66,9 @@ async def _measure(rounds: int, batches: int) -> list[Figure]:
                 rates[name].append(await _rate(send, finish, batches))
                 await asyncio.sleep(0.15)  # the journal writes its lines here
         gc.unfreeze()
-    told = ", ".join(f"{name} {median(rate):,.0f}/s" for name, rate in rates.items())
+    detail = ", ".join(f"{name} {median(rate):,.0f}/s" for name, rate in rates.items())
     return [
-        Figure("notices to 10 / pyee", ratio(rates["hub"], rates["pyee"]), "×", 1.0, "at least", told),
+        Figure("notices to 10 / pyee", ratio(rates["hub"], rates["pyee"]), "×", 1.0, "at least", detail),
         Figure("notices to 10 / asyncio queues", ratio(rates["hub"], rates["queues"]), "×", 0.2, "at least"),
     ]
 

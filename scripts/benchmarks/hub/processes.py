@@ -1,6 +1,6 @@
 """What an operator waits for: the daemon's start, its idle memory, and the `ksi` command beside a bare Python.
 
-These are seconds of a quiet machine: the minimum is judged, the median told.
+These are seconds of a quiet machine: the minimum is judged, the median shown.
 """
 
 import compileall
@@ -54,8 +54,8 @@ def _commands(times: int) -> list[Figure]:
                 subprocess.run(command, env=environment(var_dir), check=True, stdout=subprocess.DEVNULL)
                 took[name].append((time.perf_counter() - began) * 1000)
     beyond = min(took["send"]) - min(took["pass"])
-    told = f"send {spread(took['send'])}; python -c pass {spread(took['pass'])}"
+    detail = f"send {spread(took['send'])}; python -c pass {spread(took['pass'])}"
     return [
-        Figure("ksi send system:health − python -c pass", beyond, "ms", 120.0, detail=told),
+        Figure("ksi send system:health − python -c pass", beyond, "ms", 120.0, detail=detail),
         Figure("ksi --help", min(took["help"]), "ms", 200.0, detail=spread(took["help"])),
     ]

@@ -1,6 +1,6 @@
 """What `router.call` costs beside the least it could do: validate the params and await a function that does nothing.
 
-Judged is a handler that does nothing either; one that builds its result, as real ones do, is told beside it. Time is that of
+Judged is a handler that does nothing either; one that builds its result, as real ones do, is shown beside it. Time is that of
 the loop's own thread, so that other programs of the machine do not count.
 """
 
@@ -49,7 +49,7 @@ async def nothing() -> None:
 
 
 def measure(quick: bool) -> list[Figure]:
-    """The ratio, from interleaved rounds in one process with the hub's own loop, journal and collector settings."""
+    """The ratio, from interleaved rounds in one process with the daemon's own loop, journal and collector settings."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measure(rounds=3 if quick else 31, calls=500 if quick else 5_000))
 

@@ -1,8 +1,8 @@
 """Requests a second through the operator socket beside a bare asyncio newline echo server, with one client for both.
 
 Servers and client are processes of their own and meet on unix sockets. The peer with the limit is the echo server as asyncio comes;
-the same server on uvloop, the loop that the hub uses, and many requests in flight at once are told beside it.
-The CPU time a server spends on one request is told too: it stays the same on a busy machine, where rates do not.
+the same server on uvloop, the loop that the daemon uses, and many requests in flight at once are shown beside it.
+The CPU time a server spends on one request is shown too: it stays the same on a busy machine, where rates do not.
 The audit waits for the disk and has a figure of its own: `bench rights`.
 """
 
@@ -55,7 +55,7 @@ class Server:
         """CPU seconds of one request; a clock tick at least, so that a quick run divides by something."""
         return max(self.cpu_s, 1 / TICKS) / self.answered
 
-    def told(self, name: str) -> str:
+    def detail(self, name: str) -> str:
         """Its rate and cost in words."""
         return f"{name} {median(self.rates):,.0f}/s, {self.cost_s * 1e6:.1f} µs CPU"
 
@@ -88,8 +88,8 @@ def measure(quick: bool) -> list[Figure]:
 
 
 def _figure(name: str, hub: Server, peer: Server, limit: float | None) -> Figure:
-    told = f"{hub.told('hub')}; {peer.told('echo')}; by CPU {peer.cost_s / hub.cost_s:.2f} ×"
-    return Figure(name, ratio(hub.rates, peer.rates), "×", limit, "at least", told)
+    detail = f"{hub.detail('hub')}; {peer.detail('echo')}; by CPU {peer.cost_s / hub.cost_s:.2f} ×"
+    return Figure(name, ratio(hub.rates, peer.rates), "×", limit, "at least", detail)
 
 
 @contextmanager

@@ -28,11 +28,11 @@ def measure(quick: bool) -> list[Figure]:
         for _ in range(rounds):
             for audited, var_dir in ((True, with_audit), (False, without)):
                 rates[audited].append(_rate(var_dir, length_s))
-    told = (
+    detail = (
         f"audited {median(rates[True]):,.0f}/s, unaudited {median(rates[False]):,.0f}/s, {CALLERS} callers, "
         f"half system:echo, half state:set, {rounds} rounds"
     )
-    return [Figure("socket with audit / without", ratio(rates[True], rates[False]), "×", 0.4, "at least", told)]
+    return [Figure("socket with audit / without", ratio(rates[True], rates[False]), "×", 0.4, "at least", detail)]
 
 
 def _rate(var_dir: Path, length_s: float) -> float:

@@ -38,10 +38,10 @@ async def _measure(rounds: int, calls: int) -> list[Figure]:
                 for taken, seconds in zip((asked, by_agent, by_operator), took, strict=True):
                     taken.append(seconds / calls * 1e6)
             await asyncio.sleep(0.15)  # the journal writes its lines between the rounds
-    told = f"agent {spread(by_agent, 2)} µs; operator {spread(by_operator, 2)} µs"
+    detail = f"agent {spread(by_agent, 2)} µs; operator {spread(by_operator, 2)} µs"
     return [
         Figure("gate.permit", min(asked), "µs", detail=spread(asked, 2)),
-        Figure("router.call by an agent / by the operator", ratio(by_agent, by_operator), "×", detail=told),
+        Figure("router.call by an agent / by the operator", ratio(by_agent, by_operator), "×", detail=detail),
     ]
 
 
