@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -66,7 +66,8 @@ class Writer:
         self._retry_s = retry_s
         self._failed_since = 0.0
         self._failed_entries = 0
-        self._lost_outcomes: dict[str, Entry] = {}
+        self._lost_outcomes: dict[str, Entry] = {}  # by call; shared by both threads
+        self._lost_lock = threading.Lock()
         self._crashed_calls = False  # whether calls of an earlier daemon still need their "unknown" outcome
         self._next_probe = 0.0
         self._closed = False
@@ -81,7 +82,7 @@ class Writer:
 
     async def append(self, entry: Entry) -> None:
         """Returns when the entry's row is durable. Raises `AuditUnavailable` when it could not be made so."""
-        if self.problem is not None or self._closed:
+        if (self.problem is not None or self._closed) and not self._keep_outcome(entry):
             raise self.unavailable()
         waiting = _Waiting(entry, self._clock(), self._loop.create_future())
         if not self._batch:
@@ -90,6 +91,15 @@ class Writer:
             )  # after all tasks that are ready now, so that they share one commit
         self._batch.append(waiting)
         await waiting.done
+
+    def _keep_outcome(self, entry: Entry) -> bool:
+        """Keep the outcome of a call that ends during an outage for the recovery; False when there is no outage any more."""
+        with self._lost_lock:
+            if self.problem is None and not self._closed:
+                return True
+            if entry.phase == "outcome" and entry.call_id is not None:
+                self._lost_outcomes[entry.call_id] = entry
+        return False
 
     def _enqueue_batch(self) -> None:
         if self._batch:
@@ -193,32 +203,43 @@ class Writer:
 
     def _fail(self, group: list[_Waiting], error: Exception) -> None:
         self._failed_entries += len(group)
-        for waiting in group:
-            if waiting.entry.phase == "outcome" and waiting.entry.call_id is not None:
-                self._lost_outcomes[waiting.entry.call_id] = waiting.entry
-        if self.problem is None:
-            self.problem = str(error)
+        with self._lost_lock:
+            for waiting in group:
+                if waiting.entry.phase == "outcome" and waiting.entry.call_id is not None:
+                    self._lost_outcomes[waiting.entry.call_id] = waiting.entry
+            began, self.problem = self.problem is None, self.problem or str(error)
+        if began:
             self._failed_since = self._monotonic()
             self._next_probe = self._failed_since + self._retry_s
             self._on_alarm(f"the audit cannot be written, so calls are refused: {error}")
         self._loop.call_soon_threadsafe(_settle, [], [(waiting.done, self.unavailable()) for waiting in group])
 
     def _probe(self) -> None:
-        """Try to write a real row, which also documents the outage."""
+        """Try a real row: it shows later readers the gap in the service. Outcomes lost meanwhile follow in the same transaction."""
+        taken: dict[str, Entry] = {}
         try:
             self.ledger.reconnect()
-            entries = [self._recovery(), *self._unknown_outcomes()]
+            entries = [self._recovery()]
             crashed = self._rows_of_crashed_calls() if self._crashed_calls else []
-            rows = self.ledger.append([fields_after_seq(entry, self._clock()) for entry in entries] + crashed)
+            while True:
+                with self._lost_lock:
+                    taken, self._lost_outcomes = taken | self._lost_outcomes, {}
+                entries += self._unknown_outcomes(taken)
+                if entries or crashed:
+                    rows = [fields_after_seq(entry, self._clock()) for entry in entries] + crashed
+                    self._after_write(self.ledger.append(rows))
+                taken, entries, crashed, self._crashed_calls = {}, [], [], False
+                with self._lost_lock:
+                    if not self._lost_outcomes:
+                        self.problem = None
+                        break
         except WRITE_FAILURES as error:
-            self.problem = str(error)
+            with self._lost_lock:
+                self._lost_outcomes = taken | self._lost_outcomes
+                self.problem = str(error)
             self._next_probe = self._monotonic() + self._retry_s
             return
-        self.problem = None
-        self._crashed_calls = False
         self._failed_entries = 0
-        self._lost_outcomes.clear()
-        self._after_write(rows)
 
     def _after_write(self, rows: list[Row]) -> None:
         self.checkpoints.count(len(rows))
@@ -231,12 +252,12 @@ class Writer:
         }
         return Entry(type="system", event="audit:recovered", reason=self.problem, details=details)
 
-    def _unknown_outcomes(self) -> list[Entry]:
-        """Outcomes that could not be written during the outage, as unknown."""
-        reason = "the call ended while the audit could not be written"
+    def _unknown_outcomes(self, lost: Mapping[str, Entry]) -> list[Entry]:
+        """Calls that ended while the outcome could not be recorded; their callers got `audit_unavailable`."""
+        reason = "its end came while the audit could not be written"
         return [
             msgspec.structs.replace(entry, status="unknown", reason=reason, details={"ended_as": entry.status})
-            for call_id, entry in self._lost_outcomes.items()
+            for call_id, entry in lost.items()
             if call_id in self.ledger.open_intents
         ]
 

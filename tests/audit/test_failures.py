@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,33 @@ async def test_an_outcome_that_could_not_be_recorded_is_unknown_after_the_recove
         assert [(row["call_id"], row["details"]) for row in unknown] == [("c1", {"ended_as": "ok"})]
         await audit.append(outcome("c2"))
         assert audit._writer.ledger.open_intents == {}
+
+
+async def test_calls_that_end_at_any_moment_of_an_outage_have_an_outcome_after_it(opened: Open) -> None:
+    """U02: not only those whose write failed: also those that ended later, when nothing was tried any more, and during the recovery."""
+    broken = False
+    Faulty.failures = (broken for _ in iter(int, 1))
+    async with opened(connect=faulty, retry_s=SOON_S) as audit:
+        calls = [f"c{number}" for number in range(200)]
+        for call_id in calls:
+            await audit.append(intent(call_id))
+        broken = True
+        with pytest.raises(AuditUnavailable):
+            await audit.append(outcome("c0"))
+        for number, call_id in enumerate(calls[1:], start=1):
+            if number == 100:
+                broken = False
+            with suppress(AuditUnavailable):
+                await audit.append(outcome(call_id))
+            await asyncio.sleep(SOON_S / 50)
+        await recovered(audit)
+        assert audit._writer.ledger.open_intents == {}
+        rows = (await audit.query(Filter(), limit=10_000)).rows
+        ended = [row["call_id"] for row in rows if row["phase"] == "outcome"]
+        assert sorted(ended) == sorted(calls), "each call has one outcome"
+        unknown = {row["call_id"] for row in rows if row["status"] == "unknown"}
+        assert {"c0", "c1", "c99"} <= unknown
+        assert (await audit.verify()).ok
 
 
 async def test_a_full_disk_refuses_and_recovers_when_there_is_room(opened: Open, files: Files) -> None:

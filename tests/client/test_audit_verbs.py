@@ -2,10 +2,12 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -156,14 +158,33 @@ def doctors(ksi: Ksi, check: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_doctor_sees_unknown_outcomes_and_frozen_agents(daemon: FakeDaemon, ksi: Ksi) -> None:
-    assert doctors(ksi, "audit outcomes")[0]["status"] == "ok"
-    daemon.answers["audit:query"] = lambda _: {"rows": [{"event": "state:set"}], "more": False}
+def test_the_doctor_sees_frozen_agents(daemon: FakeDaemon, ksi: Ksi) -> None:
     daemon.answers["agent:list"] = lambda _: {"agents": [{"agent_id": "ada", "frozen": True}]}
-    (outcomes,), (agents,) = doctors(ksi, "audit outcomes"), doctors(ksi, "agents")
-    assert (outcomes["status"], agents["status"]) == ("warn", "warn")
-    assert "state:set" in outcomes["seen"]
+    (agents,) = doctors(ksi, "agents")
+    assert agents["status"] == "warn"
     assert "ada" in agents["seen"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_doctor_counts_unknown_and_missing_outcomes_exactly(var: Path, ksi: Ksi) -> None:
+    """U05: more of them than a page of a query holds, and also while no daemon answers."""
+    (var / "db").mkdir(mode=0o700, parents=True)
+    assert doctors(ksi, "audit outcomes")[0]["seen"] == "none yet"
+    now = datetime.now(UTC).isoformat()
+    calls: list[tuple[str, str, str | None]] = [(f"ended-{number}", now, "ok") for number in range(50)]
+    calls += [(f"unknown-{number}", now, "unknown") for number in range(1_234)]
+    calls += [(f"open-{number}", now, None) for number in range(321)]
+    calls += [("long ago", "2020-01-01T00:00:00Z", "unknown"), ("long ago, open", "2020-01-01T00:00:00Z", None)]
+    with closing(sqlite3.connect(var / "db" / "audit.db")) as audit, audit:
+        audit.execute("CREATE TABLE entries (call_id, time, phase, status, event)")
+        for call_id, at, status in calls:
+            audit.execute("INSERT INTO entries VALUES (?, ?, 'intent', 'started', 'state:set')", (call_id, at))
+            if status is not None:
+                audit.execute("INSERT INTO entries VALUES (?, ?, 'outcome', ?, 'state:set')", (call_id, at, status))
+    unknown, missing = doctors(ksi, "audit outcomes")
+    assert (unknown["status"], missing["status"]) == ("warn", "warn")
+    assert unknown["seen"] == "1,234 calls of the last week have an unknown outcome: state:set"
+    assert missing["seen"].startswith("321 calls were begun and have no outcome, 0 are under way")
 
 
 @pytest.mark.usefixtures("installed")

@@ -12,8 +12,6 @@ from ksi_client.errors import KsiError
 from ksi_client.paths import socket_file, var_dir
 from ksi_client.sync_client import SyncClient
 
-_WEEK_S = 7 * 86_400
-
 Check = Callable[[Site], Iterator[Finding]]
 
 CHECKS: dict[str, Check] = {
@@ -62,13 +60,12 @@ def _collect() -> Site:
         settings = check_settings()
     except Fault as fault:
         settings_problem = fault.message
-    status = health = plugins = unknown_outcomes = agents = None
+    status = health = plugins = agents = None
     try:
         with SyncClient(socket_file(var), timeout_s=5) as client:
             status = client.send("system:status")
             health = client.send("system:health")
             plugins = client.send("plugin:list")["plugins"]
-            unknown_outcomes = client.send("audit:query", {"status": "unknown", "since": _WEEK_S})["rows"]
             agents = client.send("agent:list")["agents"]
     except KsiError as error:
         unreachable_reason = error.message
@@ -81,6 +78,5 @@ def _collect() -> Site:
         health=health,
         plugins=plugins,
         unreachable_reason=unreachable_reason,
-        unknown_outcomes=unknown_outcomes,
         agents=agents,
     )

@@ -24,7 +24,6 @@ class Site(NamedTuple):
     health: dict[str, Any] | None
     plugins: list[dict[str, Any]] | None
     unreachable_reason: str | None
-    unknown_outcomes: list[dict[str, Any]] | None = None
     agents: list[dict[str, Any]] | None = None
 
     def setting(self, name: str) -> Any:
