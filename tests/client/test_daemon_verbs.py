@@ -14,6 +14,12 @@ from ksi_client.command.lock import holder
 from tests.client.conftest import WAIT_S, Ksi
 
 
+@pytest.fixture
+def ksi(ksi_process: Ksi) -> Ksi:
+    """Starting and stopping is the work of processes: all verbs of this file run as processes."""
+    return ksi_process
+
+
 def test_a_life_start_status_second_start_restart_stop(installed: Path, ksi: Ksi) -> None:
     started = ksi("start", "--wait", "--json")
     assert started.returncode == 0, started.stderr

@@ -110,9 +110,9 @@ def test_a_tail_prints_a_line_for_each_notice_and_drops_on_stderr(daemon: FakeDa
     assert daemon.requests[0]["data"] == {"patterns": ["a:*", "b:*"]}
 
 
-def test_times_are_local_unless_utc_is_asked_for(daemon: FakeDaemon, ksi: Ksi) -> None:
+def test_times_are_local_unless_utc_is_asked_for(daemon: FakeDaemon, ksi_process: Ksi) -> None:
     push_when_subscribed(daemon)
-    done = ksi("events", "tail", "--count", "1", TZ="Asia/Kolkata")
+    done = ksi_process("events", "tail", "--count", "1", TZ="Asia/Kolkata")
     assert done.stdout.startswith("2026-11-18T12:30:00.123+05:30  a:one")
 
 
