@@ -169,33 +169,31 @@ async def test_both_clients_act_for_others(daemon: FakeDaemon) -> None:
         assert daemon.requests[-1].keys().isdisjoint({"as", "token"})
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
+def test_the_new_failures_are_typed(daemon: FakeDaemon) -> None:
+    cases = [
         ("unauthenticated", errors.Unauthenticated),
         ("approval_required", errors.ApprovalRequired),
         ("circuit_open", errors.CircuitOpen),
         ("audit_unavailable", errors.AuditUnavailable),
-    ],
-)
-def test_the_new_failures_are_typed(daemon: FakeDaemon, code: str, kind: type[errors.KsiError]) -> None:
-    daemon.answers["a:fails"] = fail(code=code, message="no", retry_after_s=3)
-    with SyncClient() as client, pytest.raises(kind, match=r"^no$") as failure:
-        client.send("a:fails", as_agent="ada")
-    assert failure.value.retry_after_s == 3
+    ]
+    for code, kind in cases:
+        with case(code, kind):
+            daemon.answers["a:fails"] = fail(code=code, message="no", retry_after_s=3)
+            with SyncClient() as client, pytest.raises(kind, match=r"^no$") as failure:
+                client.send("a:fails", as_agent="ada")
+            assert failure.value.retry_after_s == 3
 
 
 @pytest.mark.usefixtures("daemon")
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
+def test_agents_and_profiles_are_completed(ksi: Ksi) -> None:
+    cases = [
         ("ksi agents show a", "ada"),
         ("ksi permissions set ada s", "standard"),
         ("ksi send system:echo --as a", "ada"),
         ("ksi sessions create ada --scope ne", "network"),
-    ],
-)
-def test_agents_and_profiles_are_completed(ksi: Ksi, words: str, offered: str) -> None:
-    cut = words.split(" ")
-    done = ksi(_KSI_COMPLETE="complete_bash", COMP_WORDS="\n".join(cut), COMP_CWORD=str(len(cut) - 1))
-    assert done.stdout.split() == [offered]
+    ]
+    for words, offered in cases:
+        with case(words, offered):
+            cut = words.split(" ")
+            done = ksi(_KSI_COMPLETE="complete_bash", COMP_WORDS="\n".join(cut), COMP_CWORD=str(len(cut) - 1))
+            assert done.stdout.split() == [offered]
