@@ -43,7 +43,7 @@ async def look(ctx: Context, params: Ask) -> Sky:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command as a stranger in a folder; its output when it succeeds, all it said when it fails."""
+    """Run a command in a folder, without our environment; its output when it succeeds, everything it wrote when it fails."""
     environment = outside_environment(KSI_VAR_DIR=str(cwd / "var"), KSI_PORT="0")
     answer = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0, f"{command}: {answer.stdout}\n{answer.stderr}"

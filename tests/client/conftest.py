@@ -105,7 +105,7 @@ def ksi_process(var: Path) -> Ksi:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port nobody listens on."""
+    """A port without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

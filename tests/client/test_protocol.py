@@ -66,10 +66,10 @@ def test_a_request_is_one_compact_line() -> None:
 
 
 def test_a_request_of_exactly_the_limit_goes_and_one_byte_more_does_not() -> None:
-    room = LINE_LIMIT_BYTES - len(encode_request("a:b", {"text": ""}, request_id=1, timeout_s=1))
-    assert len(encode_request("a:b", {"text": "x" * room}, request_id=1, timeout_s=1)) == LINE_LIMIT_BYTES
+    padding = LINE_LIMIT_BYTES - len(encode_request("a:b", {"text": ""}, request_id=1, timeout_s=1))
+    assert len(encode_request("a:b", {"text": "x" * padding}, request_id=1, timeout_s=1)) == LINE_LIMIT_BYTES
     with pytest.raises(errors.TooLarge, match="1,000,001 bytes"):
-        encode_request("a:b", {"text": "x" * (room + 1)}, request_id=1, timeout_s=1)
+        encode_request("a:b", {"text": "x" * (padding + 1)}, request_id=1, timeout_s=1)
 
 
 def test_what_json_cannot_say_is_refused_before_sending() -> None:
@@ -78,7 +78,7 @@ def test_what_json_cannot_say_is_refused_before_sending() -> None:
             encode_request("a:b", {"value": value}, request_id=1, timeout_s=1)
 
 
-def test_notices_and_drop_counts_are_told_apart_from_answers() -> None:
+def test_notices_and_drop_counts_are_distinguished_from_answers() -> None:
     notice = decode_line(b'{"notice":{"id":"n","event":"a:done","data":{"x":1},"at":"t","depth":2,"new":1}}')
     assert notice == Notice(id="n", event="a:done", data={"x": 1}, at="t", depth=2)
     assert decode_line(b'{"dropped":12}') == Dropped(12)

@@ -90,7 +90,7 @@ def test_removing_asks_a_person_and_wants_force_of_a_script(daemon: FakeDaemon, 
     assert ksi("agents", "rm", "ada", "--force").stdout == "removed ada\n"
 
 
-def test_the_brake_takes_one_or_all(daemon: FakeDaemon, ksi: Ksi) -> None:
+def test_freezing_takes_one_agent_or_all(daemon: FakeDaemon, ksi: Ksi) -> None:
     assert ksi("agents", "freeze", "ada").stdout == "frozen ada\n"
     assert asked(daemon) == {"agent_id": "ada"}
     assert ksi("agents", "unfreeze", "--all").stdout == "unfrozen ada\n"

@@ -87,8 +87,8 @@ def test_a_plain_table_is_aligned_and_cuts_nothing() -> None:
     ]
 
 
-def test_a_duration_is_said_in_two_units() -> None:
+def test_a_duration_is_shown_in_two_units() -> None:
     cases = [(0.04, "0.0 s"), (59.9, "59.9 s"), (75, "1 min 15 s"), (7300, "2 h 1 min"), (9e5, "10 d 10 h")]
-    for seconds, said in cases:
-        with case(seconds, said):
-            assert duration(seconds) == said
+    for seconds, expected in cases:
+        with case(seconds, expected):
+            assert duration(seconds) == expected

@@ -283,14 +283,14 @@ async def test_calls_that_came_too_fast_to_be_logged_are_counted_in_the_log(tmp_
         for _ in range(1_000):
             await hub.call("system:echo", text="x")
 
-        def told() -> int:
+        def logged_count() -> int:
             kept = log_lines(path)
             left_out: int = sum(line.get("left_out", 0) for line in kept)
             logged: int = sum(line.get("called") == "system:echo" for line in kept)
             return logged + left_out
 
-        await until(lambda: told() >= 1_000)
-        assert told() <= 1_020
+        await until(lambda: logged_count() >= 1_000)
+        assert logged_count() <= 1_020
 
 
 # --- on a terminal
