@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from ksi_daemon.config import CONFIG_LIMIT_BYTES, NEED_RESTART, Settings, SettingsRead, read_settings
 from ksi_daemon.errors import BadSettings
+from tests.cases import case
 
 
 @pytest.fixture
@@ -95,9 +96,9 @@ def test_every_problem_of_file_and_environment_is_named_at_once_with_its_source(
         assert part in joined
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
+def test_only_a_loopback_address_is_taken(file: Path) -> None:
+    """L077, promise 7."""
+    cases = [
         "0.0.0.0",  # noqa: S104 - refused, not bound
         "::",
         "192.168.1.5",
@@ -106,17 +107,17 @@ def test_every_problem_of_file_and_environment_is_named_at_once_with_its_source(
         "127.0.0.1.evil.org",
         " 127.0.0.1",
         "[::1]",
-    ],
-)
-def test_only_a_loopback_address_is_taken(file: Path, host: str) -> None:
-    """L077, promise 7."""
-    (problem,) = problems(None, file, KSI_HOST=host)
-    assert "loopback" in problem
+    ]
+    for host in cases:
+        with case(host):
+            (problem,) = problems(None, file, KSI_HOST=host)
+            assert "loopback" in problem
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.9.10"])
-def test_every_loopback_address_is_taken(file: Path, host: str) -> None:
-    assert read(None, file, KSI_HOST=host).settings.host == host
+def test_every_loopback_address_is_taken(file: Path) -> None:
+    for host in ["127.0.0.1", "::1", "localhost", "127.8.9.10"]:
+        with case(host):
+            assert read(None, file, KSI_HOST=host).settings.host == host
 
 
 def test_an_empty_variable_is_a_mistake_and_not_a_value(file: Path) -> None:
@@ -145,23 +146,20 @@ def test_plugin_folders_are_relative_to_the_file_that_names_them(file: Path, tmp
     assert listed.settings.plugins_disabled == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_value_out_of_range_or_of_another_kind_is_named_with_what_was_given(file: Path) -> None:
+    cases = [
         ("port", "-1"), ("port", "65536"), ("port", "1.5"), ("port", "[1]"), ("port", "true"),
         ("call_timeout_s", "0"), ("call_timeout_s", "nan"), ("call_timeout_s", "inf"), ("call_timeout_s", "3601"),
         ("result_limit_bytes", "999"), ("result_limit_bytes", "100000001"),
         ("notice_inbox", "0"), ("monitor_events", "99"), ("log_level", "'verbose'"), ("expose_error_details", "'maybe'"),
         ("plugin_dirs", "'not a list'"), ("plugin_dirs", "[5]"), ("host", "5"), ("port", "2026-01-01"), ("port", "{a=1}"),
-    ],
-)  # fmt: skip
-def test_a_value_out_of_range_or_of_another_kind_is_named_with_what_was_given(
-    file: Path, name: str, value: str
-) -> None:
-    (problem,) = problems(f"{name} = {value}\n", file)
-    assert problem.startswith(f"{name} = ")
-    assert "from ksi.toml" in problem
-    assert len(problem) < 400
+    ]  # fmt: skip
+    for name, value in cases:
+        with case(name, value):
+            (problem,) = problems(f"{name} = {value}\n", file)
+            assert problem.startswith(f"{name} = ")
+            assert "from ksi.toml" in problem
+            assert len(problem) < 400
 
 
 @pytest.mark.parametrize(

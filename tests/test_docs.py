@@ -11,13 +11,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import pytest
 
 import ksi_client.errors
+from ksi_client.command import app as command
 from ksi_client.command import fault
 from ksi_client.paths import connectable
 from ksi_daemon import config, daemon, errors, handler
+from ksi_daemon.core import CORE
 from ksi_daemon.operator_socket import request as operator_request
 from ksi_daemon.operator_socket import server as operator_socket
 from ksi_daemon.plugin_host import loader, running_plugin, watchdog
@@ -25,6 +28,7 @@ from ksi_daemon.routing import bus, router
 from ksi_daemon.testing import running
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import verbs
+from tests.cases import case
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -32,9 +36,12 @@ WRITTEN = sorted([*DOCS.glob("*.md"), *(ROOT / name for name in ("README.md", "C
 ALL = [*WRITTEN, *sorted(FOLDER.glob("*.md"))]
 VERBS = dict(verbs())
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CORE_EVENT = re.compile(r"\b(?:system|plugin|state|message|monitor|config):[a-z_]+\b")
+NAMESPACES = sorted({event.partition(":")[0] for plugin, _ in CORE for event in [*plugin.handlers, *plugin.notices]})
+NOT_EVENTS = {"system:nope"}  # an example of an unknown event
+CORE_EVENT = re.compile(rf"\b(?:{'|'.join(NAMESPACES)}):[a-z_]+\b")
 
-by_name = pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)
+
+Kind = TypeVar("Kind")
 
 
 def text_of(name: str) -> str:
@@ -71,18 +78,22 @@ def socket_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 class TestReference:
-    @pytest.mark.parametrize("name", PAGES)
-    def test_a_generated_page_is_up_to_date(self, name: str) -> None:
-        there, fresh = (FOLDER / name).read_text(encoding="utf-8"), PAGES[name]()
-        difference = difflib.unified_diff(there.splitlines(), fresh.splitlines(), name, "fresh", lineterm="", n=0)
-        assert there == fresh, "run scripts/docs\n" + "\n".join(list(difference)[:20])
+    def test_a_generated_page_is_up_to_date(self) -> None:
+        for name in PAGES:
+            with case(name):
+                there, fresh = (FOLDER / name).read_text(encoding="utf-8"), PAGES[name]()
+                difference = difflib.unified_diff(
+                    there.splitlines(), fresh.splitlines(), name, "fresh", lineterm="", n=0
+                )
+                assert there == fresh, "run scripts/docs\n" + "\n".join(list(difference)[:20])
 
-    @pytest.mark.parametrize("name", PAGES)
-    def test_a_generated_page_comes_out_the_same_everywhere(self, name: str) -> None:
-        fresh = PAGES[name]()
-        assert fresh == PAGES[name]()
-        assert str(ROOT) not in fresh
-        assert str(Path.home()) + "/" not in fresh
+    def test_a_generated_page_comes_out_the_same_everywhere(self) -> None:
+        for name in PAGES:
+            with case(name):
+                fresh = PAGES[name]()
+                assert fresh == PAGES[name]()
+                assert str(ROOT) not in fresh
+                assert str(Path.home()) + "/" not in fresh
 
     async def test_every_event_and_notice_of_the_daemon_is_there(self) -> None:
         page = text_of("reference/events.md")
@@ -91,6 +102,8 @@ class TestReference:
         for event, about in events.items():
             heading = f"### {event}\n" if about["kind"] == "call" else f"| `{event}` | {about['summary']} |"
             assert heading in page, event
+        assert {event.partition(":")[0] for event in events} == set(NAMESPACES)
+        assert [name for name in NAMESPACES if f"\n### {name}:" not in page] == []
 
     def test_every_setting_is_there_with_its_variable(self) -> None:
         page = text_of("reference/settings.md")
@@ -100,66 +113,80 @@ class TestReference:
     def test_every_error_code_and_exit_code_is_there(self) -> None:
         page = text_of("reference/errors.md")
         for kind in errors.KsiError.__subclasses__():
-            assert f"| `{kind.code}` | {kind.status} |" in page
-        for start in errors.StartError.__subclasses__():
-            assert f"\n| {start.exit_code} | " in page
-        exits = {kind.exit_code for kind in ksi_client.errors.KsiError.__subclasses__()}
+            assert f"| `{kind.code}` | {kind.status} |" in page, kind
+        for start in _subclasses(errors.StartError):
+            assert f"\n| {start.exit_code} | " in page, start
+        exits = {kind.exit_code for kind in _subclasses(ksi_client.errors.KsiError)}
         exits |= {number for name, number in vars(fault).items() if name.isupper()}
-        for number in exits:
-            assert f"\n| {number} | " in page
+        assert [number for number in sorted(exits) if f"\n| {number} | " not in page] == []
+
+    @pytest.mark.xfail(
+        strict=True, reason="scripts/reference/errors.py leaves out subclasses of subclasses: circuit_open"
+    )
+    def test_every_code_of_a_subclass_of_an_error_is_there(self) -> None:
+        page = text_of("reference/errors.md")
+        assert [kind for kind in _subclasses(errors.KsiError) if f"| `{kind.code}` | {kind.status} |" not in page] == []
 
     def test_every_verb_is_there_with_its_help(self) -> None:
         page = text_of("reference/commands.md")
-        assert len(VERBS) > 15
+        assert {f"ksi {name}" for name in command.VERBS} <= set(VERBS)
         for verb, help_text in VERBS.items():
             assert f"## {verb}\n\n```text\n{help_text}\n```" in page
 
 
 class TestPages:
-    @by_name
-    def test_every_relative_link_leads_somewhere(self, page: Path) -> None:
-        text = FENCE.sub("", page.read_text(encoding="utf-8"))
-        for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            if "://" in target:
-                continue
-            path, _, anchor = target.partition("#")
-            there = (page.parent / path).resolve() if path else page
-            assert there.exists(), f"{page.name} links to {target}, which is not there"
-            if anchor:
-                assert anchor in _anchors(there), f"{page.name} links to {target}: no such heading"
+    def test_every_relative_link_leads_somewhere(self) -> None:
+        for page in ALL:
+            text = FENCE.sub("", page.read_text(encoding="utf-8"))
+            for target in re.findall(r"\]\(([^)\s]+)\)", text):
+                if "://" in target:
+                    continue
+                path, _, anchor = target.partition("#")
+                linked = (page.parent / path).resolve() if path else page
+                assert linked.exists(), f"{page.name} links to {target}, which does not exist"
+                if anchor:
+                    assert anchor in _anchors(linked), f"{page.name} links to {target}: no such heading"
 
-    @by_name
-    def test_every_event_it_names_exists(self, page: Path) -> None:
+    def test_every_event_a_page_names_exists(self) -> None:
         known = text_of("reference/events.md")
-        for event in CORE_EVENT.findall(page.read_text(encoding="utf-8")):
-            assert f"### {event}\n" in known or f"| `{event}` |" in known or event == "system:nope", event
+        unknown = [
+            (page.name, event)
+            for page in ALL
+            for event in CORE_EVENT.findall(page.read_text(encoding="utf-8"))
+            if f"### {event}\n" not in known and f"| `{event}` |" not in known and event not in NOT_EVENTS
+        ]
+        assert unknown == []
 
-    @by_name
-    def test_every_variable_it_names_is_a_setting(self, page: Path) -> None:
-        known = {f"KSI_{name.upper()}" for name in config.Settings.model_fields} | config.NOT_SETTINGS
-        named = set(re.findall(r"\bKSI_[A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8")))
-        assert named - {"KSI_NAME"} <= known
+    def test_every_variable_a_page_names_is_a_setting(self) -> None:
+        known = {f"KSI_{name.upper()}" for name in config.Settings.model_fields} | config.NOT_SETTINGS | {"KSI_NAME"}
+        unknown = {
+            page.name: set(re.findall(r"\bKSI_[A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8"))) - known
+            for page in ALL
+        }
+        assert {page: names for page, names in unknown.items() if names} == {}
 
-    @by_name
-    def test_every_command_it_shows_exists_with_its_options(self, page: Path) -> None:
-        for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
-            if language == "console":
-                for words in _commands(body):
-                    _assert_exists(words)
+    def test_every_command_a_page_shows_exists_with_its_options(self) -> None:
+        for page in ALL:
+            for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
+                if language == "console":
+                    for words in _commands(body):
+                        with case(page.name, words):
+                            _assert_exists(words)
 
-    @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
-    def test_it_names_every_file_of_the_daemon_rightly(self, page: Path) -> None:
-        for name in re.findall(r"`(ksi_(?:daemon|client)/[\w/.]+)`", page.read_text(encoding="utf-8")):
-            made_by_the_wheel = name.startswith("ksi_daemon/shipped_plugins")
-            assert made_by_the_wheel or (ROOT / name).exists(), f"{page.name} names {name}"
+    def test_it_names_every_file_of_the_daemon_rightly(self) -> None:
+        for page in WRITTEN:
+            with case(page):
+                for name in re.findall(r"`(ksi_(?:daemon|client)/[\w/.]+)`", page.read_text(encoding="utf-8")):
+                    made_by_the_wheel = name.startswith("ksi_daemon/shipped_plugins")
+                    assert made_by_the_wheel or (ROOT / name).exists(), f"{page.name} names {name}"
 
 
 class TestNumbers:
-    """A limit that is told in prose is the one in the code."""
+    """A limit that a page states is the one in the code."""
 
     def test_of_the_socket(self) -> None:
         page = text_of("socket.md")
-        for said in (
+        for sentence in (
             f"| one line | {operator_socket.LINE_LIMIT_BYTES:,} bytes |",
             f"| nesting of `data` | {operator_request.NESTING_LIMIT} |",
             f"`result_limit_bytes` ({config.Settings().result_limit_bytes:,})",
@@ -173,11 +200,11 @@ class TestNumbers:
             f"if that lasts {operator_socket.UNREAD_LIMIT_S:g} seconds",
             f"for up to {daemon.DRAIN_S:g} seconds",
         ):
-            assert said in page
+            assert sentence in page
 
     def test_of_plugins(self) -> None:
         page = " ".join(text_of("plugins.md").split())
-        for said in (
+        for sentence in (
             f"`call_timeout_s` ({config.Settings().call_timeout_s:g} s)",
             f"end {router.DEPTH_LIMIT} deep with `too_deep`",
             f"Starting may take {running_plugin.START_LIMIT_S:g} seconds, stopping {running_plugin.STOP_LIMIT_S:g}",
@@ -188,7 +215,7 @@ class TestNumbers:
             f"at most {handler.SCHEMA_DEPTH_LIMIT} deep, have at most {handler.SCHEMA_PARTS_LIMIT:,} parts"
             f" and {handler.SCHEMA_LIMIT_BYTES:,} bytes",
         ):
-            assert said in page
+            assert sentence in page
 
     def test_of_operators(self) -> None:
         page = text_of("operators.md")
@@ -268,6 +295,11 @@ def _imported(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _subclasses(kind: type[Kind]) -> list[type[Kind]]:
+    """All classes below a class, however deep."""
+    return [found for child in kind.__subclasses__() for found in (child, *_subclasses(child))]
 
 
 def _anchors(page: Path) -> set[str]:

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.cases import case
 from tests.scratch_checkout import ROOT, copy_checkout, outside_environment
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -42,7 +43,7 @@ async def look(ctx: Context, params: Ask) -> Sky:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command as a stranger in a folder; its output when it succeeds, all it said when it fails."""
+    """Run a command in a folder, without our environment; its output when it succeeds, everything it wrote when it fails."""
     environment = outside_environment(KSI_VAR_DIR=str(cwd / "var"), KSI_PORT="0")
     answer = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0, f"{command}: {answer.stdout}\n{answer.stderr}"
@@ -126,16 +127,17 @@ def pins(name: str) -> dict[str, tuple[Version, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_every_locked_package_has_hashes_and_no_lock_says_where_it_came_from(name: str) -> None:
-    locked = pins(name)
-    assert locked
-    assert [package for package, (_, block) in locked.items() if "--hash=sha256:" not in block] == []
-    text = (ROOT / name).read_text(encoding="utf-8")
-    assert not re.search(
-        r"://|^\s*-|@ |(?:^|\s)/|index.url|find.links|file:", re.sub(r"--hash=\S+|# .*", "", text), re.MULTILINE
-    )
-    assert "://" not in text
+def test_every_locked_package_has_hashes_and_no_lock_says_where_it_came_from() -> None:
+    for name in LOCKS:
+        with case(name):
+            locked = pins(name)
+            assert locked
+            assert [package for package, (_, block) in locked.items() if "--hash=sha256:" not in block] == []
+            text = (ROOT / name).read_text(encoding="utf-8")
+            assert not re.search(
+                r"://|^\s*-|@ |(?:^|\s)/|index.url|find.links|file:", re.sub(r"--hash=\S+|# .*", "", text), re.MULTILINE
+            )
+            assert "://" not in text
 
 
 def test_the_locks_satisfy_every_floor_and_agree_with_each_other() -> None:
@@ -154,11 +156,12 @@ def test_the_locks_satisfy_every_floor_and_agree_with_each_other() -> None:
         assert dev[package][0] == version, f"run scripts/lock: requirements-dev.lock differs in {package}"
 
 
-@pytest.mark.parametrize("script", sorted([*ROOT.glob("scripts/*"), ROOT / ".ci" / "run"]), ids=lambda path: path.name)
-def test_every_script_can_be_run_and_a_shell_script_stops_at_the_first_error(script: Path) -> None:
-    if script.is_dir():
-        return
-    first, *_ = lines = script.read_text(encoding="utf-8").splitlines()
-    assert os.access(script, os.X_OK)
-    assert first.startswith("#!/usr/bin/env ")
-    assert "bash" not in first or "set -euo pipefail" in lines
+def test_every_script_can_be_run_and_a_shell_script_stops_at_the_first_error() -> None:
+    for script in sorted([*ROOT.glob("scripts/*"), ROOT / ".ci" / "run"]):
+        with case(script):
+            if script.is_dir():
+                return
+            first, *_ = lines = script.read_text(encoding="utf-8").splitlines()
+            assert os.access(script, os.X_OK)
+            assert first.startswith("#!/usr/bin/env ")
+            assert "bash" not in first or "set -euo pipefail" in lines

@@ -10,11 +10,12 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from ksi_daemon.core import CORE
-from ksi_daemon.handler import SCHEMA_DEPTH_LIMIT, SCHEMA_LIMIT_BYTES, TOOL_NAME_LIMIT, Handler
+from ksi_daemon.handler import SCHEMA_DEPTH_LIMIT, SCHEMA_LIMIT_BYTES, TOOL_NAME_LIMIT
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, tool_name
 from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, PluginRefused, Result
 from ksi_daemon.plugin_host.discovery import load_folder, shipped_folder
 from ksi_daemon.testing import running
+from tests.cases import case
 from tests.in_process import Said
 
 
@@ -25,62 +26,66 @@ def shipped() -> list[tuple[Plugin, str]]:
 
 ALL = [*CORE, *shipped()]
 HANDLERS = [handler for plugin, _ in ALL for handler in plugin.handlers.values()]
-every_plugin = pytest.mark.parametrize(("plugin", "summary"), ALL, ids=[plugin.name for plugin, _ in ALL])
-every_handler = pytest.mark.parametrize("handler", HANDLERS, ids=[handler.event for handler in HANDLERS])
 
 
 # --- those that are there
 
 
-@every_plugin
-def test_a_plugin_says_in_one_line_what_it_is(plugin: Plugin, summary: str) -> None:
-    assert 10 <= len(summary) <= 200
-    assert "\n" not in summary
-    assert summary.endswith(".")
+def test_a_plugin_says_in_one_line_what_it_is() -> None:
+    for plugin, summary in ALL:
+        with case(plugin.name):
+            assert 10 <= len(summary) <= 200
+            assert "\n" not in summary
+            assert summary.endswith(".")
 
 
-@every_plugin
-def test_every_name_of_a_plugin_is_in_its_own_namespace(plugin: Plugin, summary: str) -> None:
+def test_every_name_of_a_plugin_is_in_its_own_namespace() -> None:
     """K004: what a plugin has is events; none opens a port of its own."""
-    for event in [*plugin.handlers, *plugin.notices]:
-        assert EVENT_NAME.fullmatch(event)
-        assert event.startswith(plugin.name + ":")
-    assert all(PATTERN.fullmatch(pattern) for pattern, _ in plugin.listeners)
-    assert not set(plugin.handlers) & set(plugin.notices)
-    assert all(10 <= len(meaning) <= 200 for meaning in plugin.notices.values())
+    for plugin, _ in ALL:
+        with case(plugin.name):
+            for event in [*plugin.handlers, *plugin.notices]:
+                assert EVENT_NAME.fullmatch(event)
+                assert event.startswith(plugin.name + ":")
+            assert all(PATTERN.fullmatch(pattern) for pattern, _ in plugin.listeners)
+            assert not set(plugin.handlers) & set(plugin.notices)
+            assert all(10 <= len(meaning) <= 200 for meaning in plugin.notices.values())
 
 
-@every_handler
-def test_a_handler_has_a_summary_that_fits_a_line_of_a_list(handler: Handler) -> None:
-    assert 10 <= len(handler.summary) <= 200
-    assert handler.summary[0].isupper()
-    assert handler.summary.endswith(".")
-    assert handler.description.startswith(handler.summary.split(" ")[0])
+def test_a_handler_has_a_summary_that_fits_a_line_of_a_list() -> None:
+    for handler in HANDLERS:
+        with case(handler.event):
+            assert 10 <= len(handler.summary) <= 200
+            assert handler.summary[0].isupper()
+            assert handler.summary.endswith(".")
+            assert handler.description.startswith(handler.summary.split(" ")[0])
 
 
-@every_handler
-def test_every_parameter_is_described_and_unknown_ones_are_refused(handler: Handler) -> None:
+def test_every_parameter_is_described_and_unknown_ones_are_refused() -> None:
     """L079."""
-    assert handler.input_schema["type"] == "object"
-    for part in _objects(handler.input_schema):
-        assert part.get("additionalProperties") is not None, f"{part.get('title')} takes unknown fields"
-        for name, about in part.get("properties", {}).items():
-            assert len(about.get("description", "")) >= 5, f"{name} has no description"
+    for handler in HANDLERS:
+        with case(handler.event):
+            assert handler.input_schema["type"] == "object"
+            for part in _objects(handler.input_schema):
+                assert part.get("additionalProperties") is not None, f"{part.get('title')} takes unknown fields"
+                for name, about in part.get("properties", {}).items():
+                    assert len(about.get("description", "")) >= 5, f"{name} has no description"
 
 
-@every_handler
-def test_a_result_has_a_schema_of_its_own(handler: Handler) -> None:
+def test_a_result_has_a_schema_of_its_own() -> None:
     """L078."""
-    assert handler.output_schema["type"] == "object"
-    assert handler.output_schema.get("properties"), "a result that tells nothing"
+    for handler in HANDLERS:
+        with case(handler.event):
+            assert handler.output_schema["type"] == "object"
+            assert handler.output_schema.get("properties"), "a result that tells nothing"
 
 
-@every_handler
-def test_schemas_are_bounded_and_complete_in_themselves(handler: Handler) -> None:
-    for schema in (handler.input_schema, handler.output_schema):
-        text = str(schema)
-        assert len(text) < SCHEMA_LIMIT_BYTES
-        assert all(reference.startswith("#/") for reference in re.findall(r"'\$ref': '([^']*)'", text))
+def test_schemas_are_bounded_and_complete_in_themselves() -> None:
+    for handler in HANDLERS:
+        with case(handler.event):
+            for schema in (handler.input_schema, handler.output_schema):
+                text = str(schema)
+                assert len(text) < SCHEMA_LIMIT_BYTES
+                assert all(reference.startswith("#/") for reference in re.findall(r"'\$ref': '([^']*)'", text))
 
 
 def test_tool_names_are_unique_short_and_made_from_the_event() -> None:
@@ -298,13 +303,12 @@ BROKEN_RULES: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "named"), BROKEN_RULES.values(), ids=BROKEN_RULES.keys())
-def test_a_plugin_that_breaks_a_rule_is_refused_and_the_message_names_plugin_and_rule(
-    make: Callable[[], object], named: str
-) -> None:
-    with pytest.raises(PluginRefused, match=named) as caught:
-        make()
-    assert "sample" in str(caught.value) or "Plugin" in make.__name__ or "lambda" in make.__name__
+def test_a_plugin_that_breaks_a_rule_is_refused_and_the_message_names_plugin_and_rule() -> None:
+    for name, (make, named) in BROKEN_RULES.items():
+        with case(name):
+            with pytest.raises(PluginRefused, match=named) as caught:
+                make()
+            assert "sample" in str(caught.value) or "Plugin" in make.__name__ or "lambda" in make.__name__
 
 
 async def load_with(plugin: Plugin, function: Any) -> None:
@@ -357,7 +361,7 @@ def test_the_example_of_the_style_page_is_a_plugin() -> None:
     assert made.tool == "ksi_weather_forecast"
 
 
-def test_everything_a_plugin_may_import_is_told_in_one_list() -> None:
+def test_everything_a_plugin_may_import_is_in_a_single_list() -> None:
     import ksi_daemon.plugin as api
 
     for name in api.__all__:

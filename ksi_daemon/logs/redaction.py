@@ -1,25 +1,19 @@
 """Redacts secrets in values before they are logged, audited or shown: by field name and by the shape of the text.
 
-A `Redactor` can also learn exact texts and digests; the daemon itself does not use that. Quantifiers are bounded or possessive where
-backtracking could be slow, so that long texts are redacted quickly. In doubt text is redacted: too much is a nuisance, too little a leak.
+Quantifiers are bounded or possessive where backtracking could be slow, so that long texts are redacted quickly. In doubt text is
+redacted: too much is a nuisance, too little a leak.
 """
 
 import functools
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
 HIDDEN = "[redacted]"
 DEPTH_LIMIT = 8
-KNOWN_LIMIT = 100
-DIGESTS_LIMIT = 10_000
-SHORTEST_KNOWN = 6  # shorter texts occur by chance
 
 # By name -----------------------------------------------------------------------------------------------------------
 
@@ -107,7 +101,6 @@ OPTION = re.compile(
     re.IGNORECASE,
 )
 COOKIE = re.compile(rf"((?:set-)?cookie{QUOTE}\s{{0,3}}[:=]\s{{0,3}}+)(?!\[redacted\])([^\r\n\"'\\]+)", re.IGNORECASE)
-CANDIDATE = re.compile(r"[A-Za-z0-9_-]{16,512}")
 
 
 def hide_shapes(text: str) -> str:
@@ -133,103 +126,46 @@ def _hide_value(found: re.Match[str]) -> str:
 # All together ------------------------------------------------------------------------------------------------------
 
 
-class Redactor:
-    """Hides secrets by name, by shape, and learned ones: exact texts, and digests of words. Keeps the latest of each."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, None] = {}
-        self._forms: tuple[str, ...] = ()
-        self._digests: dict[bytes, None] = {}
-
-    def learn(self, secret: str) -> None:
-        """Redact this text from now on, also in its JSON and URL forms."""
-        if len(secret) < SHORTEST_KNOWN:
-            return
-        self._known.pop(secret, None)
-        self._known[secret] = None
-        if len(self._known) > KNOWN_LIMIT:
-            del self._known[next(iter(self._known))]
-        self._update_forms()
-
-    def learn_digest(self, sha256: bytes) -> None:
-        """Redact words with this SHA-256 digest: for secrets of which only the digest is stored."""
-        self._digests.pop(sha256, None)
-        self._digests[sha256] = None
-        if len(self._digests) > DIGESTS_LIMIT:
-            del self._digests[next(iter(self._digests))]
-
-    def forget(self, secret: str) -> None:
-        """Stop redacting this text."""
-        self._known.pop(secret, None)
-        self._update_forms()
-
-    def _update_forms(self) -> None:
-        """Sorted by length, longest first: one secret may be a part of another."""
-        forms = {
-            form
-            for secret in self._known
-            for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], quote(secret))
-        }
-        self._forms = tuple(sorted(forms, key=len, reverse=True))
-
-    def redact(self, value: Any, depth: int = 0) -> Any:
-        """A copy without secrets, for logs. Values nested too deep are left out."""
-        if isinstance(value, str):
-            return self._text(value, depth)
-        if isinstance(value, int | float | bool | None):
-            return value
-        if isinstance(value, bytes | bytearray | memoryview):
-            return self._text(bytes(value).decode("utf-8", "backslashreplace"), depth)
-        if depth >= DEPTH_LIMIT:
-            return "[nested too deep]"
-        if isinstance(value, Mapping):
-            return self._mapping(value, depth)
-        if isinstance(value, list | tuple | set | frozenset):
-            return [self.redact(inner, depth + 1) for inner in value]
-        return self._text(str(value), depth)
-
-    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        shown: dict[str, Any] = {}
-        for key, inner in value.items():
-            plain = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
-            name = self._text(plain, DEPTH_LIMIT)
-            if name in shown:
-                name += f" {len(shown)}"  # two redacted names must not become one entry
-            hidden = names_a_secret(plain) and not _is_not_secret_value(plain, inner)
-            shown[name] = HIDDEN if hidden else self.redact(inner, depth + 1)
-        return shown
-
-    def _text(self, text: str, depth: int) -> str:
-        if depth < DEPTH_LIMIT and text[:100].lstrip()[:1] in ("{", "["):
-            text = self._json(text, depth)
-        for form in self._forms:
-            if form in text:
-                text = text.replace(form, HIDDEN)
-        if self._digests:
-            text = CANDIDATE.sub(self._hide_digested, text)
-        return hide_shapes(text)
-
-    def _json(self, text: str, depth: int) -> str:
-        """JSON inside a text is redacted as a structure; it is rewritten only if it held a secret."""
-        try:
-            inner = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            return text
-        shown = self.redact(inner, depth + 1)
-        return text if shown == inner else msgspec.json.encode(shown).decode()
-
-    def _hide_digested(self, found: re.Match[str]) -> str:
-        return HIDDEN if hashlib.sha256(found[0].encode()).digest() in self._digests else found[0]
-
-
-REDACTOR = Redactor()
-
-
 def redact(value: Any, depth: int = 0) -> Any:
-    """A copy without secrets, by the redactor of this process."""
-    return REDACTOR.redact(value, depth)
+    """A copy without secrets, for logs and the audit. Values nested too deep are left out."""
+    if isinstance(value, str):
+        return _text(value, depth)
+    if isinstance(value, int | float | bool | None):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _text(bytes(value).decode("utf-8", "backslashreplace"), depth)
+    if depth >= DEPTH_LIMIT:
+        return "[nested too deep]"
+    if isinstance(value, Mapping):
+        return _mapping(value, depth)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact(inner, depth + 1) for inner in value]
+    return _text(str(value), depth)
 
 
-def learn(secret: str) -> None:
-    """Add a secret to the redactor of this process."""
-    REDACTOR.learn(secret)
+def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for key, inner in value.items():
+        plain = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+        name = _text(plain, DEPTH_LIMIT)
+        if name in shown:
+            name += f" {len(shown)}"  # two hidden names must not become one entry
+        hidden = names_a_secret(plain) and not _is_not_secret_value(plain, inner)
+        shown[name] = HIDDEN if hidden else redact(inner, depth + 1)
+    return shown
+
+
+def _text(text: str, depth: int) -> str:
+    if depth < DEPTH_LIMIT and text[:100].lstrip()[:1] in ("{", "["):
+        text = _json(text, depth)
+    return hide_shapes(text)
+
+
+def _json(text: str, depth: int) -> str:
+    """JSON inside a text is redacted as a structure; it is rewritten only if it held a secret."""
+    try:
+        inner = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+    shown = redact(inner, depth + 1)
+    return text if shown == inner else msgspec.json.encode(shown).decode()

@@ -20,6 +20,7 @@ from ksi_daemon.audit.files import SELECT, Files
 from ksi_daemon.audit.opening import INSERT
 from ksi_daemon.errors import BadData
 from tests.audit.conftest import FakeLog, Open, happening
+from tests.cases import case
 
 
 def change(files: Files, *statements: str) -> None:
@@ -59,24 +60,33 @@ async def test_an_untouched_record_is_whole(record: FakeLog, files: Files) -> No
     assert verdict.rows == verdict.last_seq == verdict.last_checkpoint_seq
 
 
-@pytest.mark.parametrize("column", [name for name in COLUMNS if name not in ("seq", "daemon_id")])
-async def test_a_change_to_any_column_is_found_at_its_row(record: FakeLog, files: Files, column: str) -> None:
-    """U03: a flipped bit, wherever it is."""
-    connection = sqlite3.connect(files.database, isolation_level=None)
-    value = connection.execute(f"SELECT {column} FROM entries WHERE seq = 7").fetchone()[0]  # noqa: S608
-    flipped: object
+def flipped(value: object) -> object:
+    """The value with a bit changed, or the least that can be changed about it."""
     match value:
         case bytes():
-            flipped = bytes([value[0] ^ 1]) + value[1:]
+            return bytes([value[0] ^ 1]) + value[1:]
         case str():
-            flipped = chr(ord(value[0]) ^ 1) + value[1:]
-        case None:
-            flipped = "0"
+            return chr(ord(value[0]) ^ 1) + value[1:]
+        case int() | float():
+            return value + 1
         case _:
-            flipped = value + 1
-    connection.execute(f"UPDATE entries SET {column} = ? WHERE seq = 7", (flipped,))  # noqa: S608
-    connection.close()
-    assert first_bad(files) == 7
+            return "0"
+
+
+async def test_a_change_to_any_column_is_found_at_its_row(record: FakeLog, files: Files) -> None:
+    """U03: a flipped bit, wherever it is."""
+    good = files.database.read_bytes()
+    for column in COLUMNS:
+        if column in ("seq", "daemon_id"):
+            continue
+        with case(column):
+            connection = sqlite3.connect(files.database, isolation_level=None)
+            value = connection.execute(f"SELECT {column} FROM entries WHERE seq = 7").fetchone()[0]  # noqa: S608
+            connection.execute(f"UPDATE entries SET {column} = ? WHERE seq = 7", (flipped(value),))  # noqa: S608
+            connection.close()
+            assert first_bad(files) == 7
+            files.database.write_bytes(good)
+            assert verification.verify(files).ok
 
 
 async def test_text_that_is_no_longer_text_is_found_at_its_row(record: FakeLog, files: Files) -> None:
@@ -203,12 +213,16 @@ ANCHOR_CHANGES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("how", ANCHOR_CHANGES)
-async def test_a_changed_anchor_is_found(record: FakeLog, files: Files, how: str) -> None:
+async def test_a_changed_anchor_is_found(record: FakeLog, files: Files) -> None:
     """U03."""
-    lines = ANCHOR_CHANGES[how](files.anchor.read_bytes().splitlines())
-    files.anchor.write_bytes(b"".join(line + b"\n" for line in lines))
-    assert not verification.verify(files).ok
+    good = files.anchor.read_bytes()
+    for name, change_lines in ANCHOR_CHANGES.items():
+        with case(name):
+            lines = change_lines(good.splitlines())
+            files.anchor.write_bytes(b"".join(line + b"\n" for line in lines))
+            assert not verification.verify(files).ok
+            files.anchor.write_bytes(good)
+            assert verification.verify(files).ok
 
 
 async def test_the_command_names_the_first_bad_row_without_a_daemon(

@@ -1,5 +1,6 @@
-"""A small daemon of the contract's manners for the client's tests, and a way to run the `ksi` command against it."""
+"""A fake daemon for the client's tests, and ways to run the `ksi` command against it: in process, as a process, on a terminal."""
 
+import io
 import os
 import pty
 import select
@@ -7,11 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
+from ksi_client.command.entry import run as run_command_line
 from ksi_client.command.lock import holder
 from tests.client.fake_daemon import FakeDaemon
 
@@ -42,9 +47,47 @@ def daemon(var: Path) -> Iterator[FakeDaemon]:
 Ksi = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def run_in_process(words: tuple[str, ...], stdin: TextIO, output: tuple[TextIO, TextIO], **environment: str) -> int:
+    """Run one command line through the command's entry point, with these three streams; its exit code."""
+    before = os.environ.copy()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["ksi", *words])
+        patch.setattr(sys, "stdin", stdin)
+        patch.setattr(sys, "stdout", output[0])
+        patch.setattr(sys, "stderr", output[1])
+        os.environ.update(environment)
+        try:
+            code = run_command_line()
+            for stream in output:
+                stream.flush()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+    return code
+
+
 @pytest.fixture
 def ksi(var: Path) -> Ksi:
-    """Run the command as a user does; stdout and stderr are pipes."""
+    """Run a command line in this process, with files for stdout and stderr: what it costs a process to start is saved."""
+
+    def run(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8") as stdout,
+            tempfile.TemporaryFile("w+", encoding="utf-8") as stderr,
+        ):
+            code = run_in_process(words, io.StringIO(stdin), (stdout, stderr), **environment)
+            texts = []
+            for stream in (stdout, stderr):
+                stream.seek(0)
+                texts.append(stream.read())
+        return subprocess.CompletedProcess(words, code, *texts)
+
+    return run
+
+
+@pytest.fixture
+def ksi_process(var: Path) -> Ksi:
+    """Run the command as a user does, as a process of its own; stdout and stderr are pipes."""
 
     def run(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -62,7 +105,7 @@ def ksi(var: Path) -> Ksi:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port nobody listens on."""
+    """A port without a listener."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -115,8 +158,23 @@ def installed(var: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         os.kill(pid, signal.SIGKILL)
 
 
-def on_terminal(*words: str, stdin: str = "", **environment: str) -> tuple[int, str]:
-    """Run the command with stdout and stderr on a terminal of its own; the exit code and all that was shown."""
+def on_terminal(*words: str, **environment: str) -> tuple[int, str]:
+    """Run a command line in this process with stdout and stderr on a terminal; the exit code and all that was shown."""
+    master, slave = pty.openpty()
+    pieces: list[bytes] = []
+    reader = threading.Thread(target=_read_terminal, args=(master, pieces), daemon=True)
+    reader.start()
+    environment = {"TERM": "xterm-256color", "COLUMNS": "120"} | environment
+    with Path(os.devnull).open() as stdin, open(slave, "w", encoding="utf-8") as screen:  # a descriptor
+        code = run_in_process(words, stdin, (screen, screen), **environment)
+    reader.join(WAIT_S)
+    assert not reader.is_alive()
+    os.close(master)
+    return code, b"".join(pieces).decode()
+
+
+def process_on_terminal(*words: str, **environment: str) -> tuple[int, str]:
+    """Run the command as a process with stdout and stderr on a terminal; the exit code and all that was shown."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "ksi_client", *words],
@@ -126,14 +184,19 @@ def on_terminal(*words: str, stdin: str = "", **environment: str) -> tuple[int, 
         stderr=slave,
     ) as process:
         os.close(slave)
-        shown = b""
-        while select.select([master], [], [], WAIT_S)[0]:
-            try:
-                piece = os.read(master, 65536)
-            except OSError:  # the other side of the terminal is closed
-                break
-            if not piece:
-                break
-            shown += piece
+        pieces: list[bytes] = []
+        _read_terminal(master, pieces)
         os.close(master)
-        return process.wait(WAIT_S), shown.decode()
+        return process.wait(WAIT_S), b"".join(pieces).decode()
+
+
+def _read_terminal(master: int, pieces: list[bytes]) -> None:
+    """Collect what is written to a terminal until its other side is closed."""
+    while select.select([master], [], [], WAIT_S)[0]:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # the other side is closed
+            return
+        if not piece:
+            return
+        pieces.append(piece)

@@ -55,21 +55,21 @@ def test_query_asks_for_what_the_options_say(daemon: FakeDaemon, ksi: Ksi) -> No
     assert "there are more rows" in done.stderr
 
 
-def test_tail_shows_the_last_rows_without_a_daemon(mirror: Path, ksi: Ksi) -> None:
-    done = ksi("audit", "tail", "-o", "jsonl")
+def test_tail_shows_the_last_rows_without_a_daemon(mirror: Path, ksi_process: Ksi) -> None:
+    done = ksi_process("audit", "tail", "-o", "jsonl")
     assert (done.returncode, seqs(done.stdout)) == (0, list(range(11, 31)))
-    assert seqs(ksi("audit", "tail", "--json", "-n", "3").stdout) == [28, 29, 30]
-    assert seqs(ksi("audit", "tail", "-o", "jsonl", "--agent", "ada").stdout) == [10, 20, 30]
-    assert ksi("audit", "tail", "--status", "forbidden").stdout == ""
-    assert len(ksi("audit", "tail", "-n", "5").stdout.splitlines()) == 5
+    assert seqs(ksi_process("audit", "tail", "--json", "-n", "3").stdout) == [28, 29, 30]
+    assert seqs(ksi_process("audit", "tail", "-o", "jsonl", "--agent", "ada").stdout) == [10, 20, 30]
+    assert ksi_process("audit", "tail", "--status", "forbidden").stdout == ""
+    assert len(ksi_process("audit", "tail", "-n", "5").stdout.splitlines()) == 5
 
 
-def test_tail_goes_back_into_the_file_before_and_leaves_out_cut_lines(mirror: Path, ksi: Ksi) -> None:
+def test_tail_goes_back_into_the_file_before_and_leaves_out_cut_lines(mirror: Path, ksi_process: Ksi) -> None:
     mirror.rename(mirror.with_name("audit.jsonl.1"))
     gap = '{"gap":{"first_seq":31,"last_seq":32,"rows":2}}\n'
     hostile = row(33, event="a\x1b[31m", reason="x" * 200_000)
     mirror.write_text(gap + hostile + '{"cut\n\n' + row(34) + '{"half')
-    done = ksi("audit", "tail", "-n", "5")
+    done = ksi_process("audit", "tail", "-n", "5")
     lines = done.stdout.splitlines()
     assert len(lines) == 5
     assert "rows 31 to 32 are not in this file" in lines[2]

@@ -1,4 +1,4 @@
-"""The `ksi` command's manners: streams, exit codes, JSON, colours, pipes, and never a traceback."""
+"""What every verb of the `ksi` command has in common: streams, exit codes, JSON, colours, pipes, and never a traceback."""
 
 import json
 import os
@@ -9,9 +9,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import typer
 
-from ksi_client.command.app import VERBS
-from tests.client.conftest import WAIT_S, Ksi, on_terminal
+from ksi_client.command.app import VERBS, root
+from tests.client.conftest import WAIT_S, Ksi, on_terminal, process_on_terminal
 from tests.client.fake_daemon import FakeDaemon, fail
 
 GROUPS = {
@@ -103,66 +104,85 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=" ".join)
-def test_every_verb_explains_itself(ksi: Ksi, path: tuple[str, ...]) -> None:
+def test_every_verb_explains_itself(ksi: Ksi, ksi_process: Ksi) -> None:
     """E01"""
-    done = ksi(*path, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"Usage: ksi {' '.join(path)}")
-    assert "--json" in done.stdout
+    assert ksi_process("send", "--help").stdout == ksi("send", "--help").stdout
+    for path in PATHS:
+        done = ksi(*path, "--help")
+        assert (done.returncode, done.stderr) == (0, ""), path
+        assert done.stdout.startswith(f"Usage: ksi {' '.join(path)}"), path
+        assert "--json" in done.stdout, path
 
 
 @pytest.mark.usefixtures("daemon", "installed")
-@pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_json_is_one_document_on_stdout(ksi: Ksi, words: tuple[str, ...]) -> None:
+def test_json_is_one_document_on_stdout(ksi: Ksi, ksi_process: Ksi) -> None:
     """E01"""
-    after, before = ksi(*words, "--json"), ksi("--json", *words)
-    assert isinstance(json.loads(after.stdout), dict)
-    assert after.stdout.count("\n") == 1
-    assert before.returncode == after.returncode == (1 if words == ("doctor",) else 0), after.stderr
+    for run, words in [
+        (ksi_process, ("events", "ls")),
+        (ksi_process, ("doctor",)),
+        *((ksi, words) for words in ASKING),
+    ]:
+        after, before = run(*words, "--json"), run("--json", *words)
+        assert isinstance(json.loads(after.stdout), dict), words
+        assert after.stdout.count("\n") == 1, words
+        assert isinstance(json.loads(before.stdout), dict), words
+        expected = 1 if words == ("doctor",) else 0
+        assert (before.returncode, after.returncode) == (expected, expected), (words, after.stderr)
 
 
 @pytest.mark.usefixtures("daemon", "installed")
-@pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_into_a_pipe_and_with_no_color_no_escape_is_written(words: tuple[str, ...], ksi: Ksi) -> None:
+def test_into_a_pipe_and_with_no_color_no_escape_is_written(ksi: Ksi, ksi_process: Ksi) -> None:
     """E01"""
-    done = ksi(*words)
-    assert "\x1b" not in done.stdout + done.stderr
-    assert done.stdout
-    for code, shown in (on_terminal(*words, NO_COLOR="1"), on_terminal(*words, TERM="dumb")):
-        assert "\x1b" not in shown
-        assert code == done.returncode
-    assert "\x1b" not in on_terminal(*words, "--no-color")[1]
+    colored = 0
+    for words in ASKING:
+        done = ksi(*words)
+        assert "\x1b" not in done.stdout + done.stderr, words
+        assert done.stdout, words
+        for code, shown in (on_terminal(*words, NO_COLOR="1"), on_terminal(*words, TERM="dumb")):
+            assert "\x1b" not in shown, words
+            assert code == done.returncode, words
+        assert "\x1b" not in on_terminal(*words, "--no-color")[1], words
+        colored += "\x1b" in on_terminal(*words)[1]
+    assert colored > 5  # without one of the three ways to refuse them, colours are there to be refused
+    assert "\x1b" not in ksi_process("events", "ls").stdout
+    assert "\x1b" not in process_on_terminal("events", "ls", NO_COLOR="1")[1]
+    assert "\x1b" in process_on_terminal("events", "ls")[1]
 
 
-@pytest.mark.parametrize("words", [words for words in ASKING if words != ("version",)], ids=" ".join)
 @pytest.mark.usefixtures("installed")
-def test_without_a_daemon_every_verb_says_so_or_does_without(ksi: Ksi, words: tuple[str, ...]) -> None:
+def test_without_a_daemon_every_verb_says_so_or_does_without(ksi: Ksi, ksi_process: Ksi) -> None:
     """E01"""
-    done = ksi(*words)
-    does_without = {("config", "show"): 0, ("config", "check"): 0, ("doctor",): 0}
-    assert done.returncode == does_without.get(words, 5)
-    assert "Traceback" not in done.stderr
-    if words not in does_without:
-        assert "ksi start" in done.stderr
+    does_without = {("config", "show"): 0, ("config", "check"): 0, ("doctor",): 0, ("version",): 0}
+    for run, words in [(ksi_process, ("status",)), (ksi_process, ASKING[2]), *((ksi, words) for words in ASKING)]:
+        done = run(*words)
+        assert done.returncode == does_without.get(words, 5), (words, done.stderr)
+        assert "Traceback" not in done.stderr, words
+        assert words in does_without or "ksi start" in done.stderr, words
 
 
 @pytest.mark.usefixtures("daemon")
-@pytest.mark.parametrize("words", BAD, ids=" ".join)
-def test_bad_words_are_usage_errors_that_say_what_is_wrong(ksi: Ksi, words: tuple[str, ...]) -> None:
+def test_bad_words_are_usage_errors_that_say_what_is_wrong(ksi: Ksi, ksi_process: Ksi) -> None:
     """E01"""
-    done = ksi(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("ksi: ")
-    assert "Traceback" not in done.stderr
+    for run, words in [(ksi_process, BAD[0]), (ksi_process, BAD[2]), *((ksi, words) for words in BAD)]:
+        done = run(*words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert done.stderr.startswith("ksi: "), words
+        assert "Traceback" not in done.stderr, words
 
 
-@pytest.mark.parametrize("words", [(), ("events",), ("plugins",)])
-def test_a_group_without_a_verb_shows_its_help_as_talk(ksi: Ksi, words: tuple[str, ...]) -> None:
-    done = ksi(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Usage: ksi")
+def test_a_group_without_a_verb_shows_its_help_on_stderr(ksi: Ksi) -> None:
+    for words in ((), *((group,) for group in GROUPS)):
+        done = ksi(*words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert done.stderr.startswith("Usage: ksi"), words
+
+
+def test_the_groups_of_this_file_are_the_verbs_of_the_command() -> None:
+    """A verb that is added to the command must be added here too."""
+    commands = typer.main.get_command(root).commands  # type: ignore[attr-defined]  # a group, by its class
+    found = {name: tuple(group.commands) for name, group in commands.items() if hasattr(group, "commands")}
+    assert {name: set(verbs) for name, verbs in found.items()} == {name: set(verbs) for name, verbs in GROUPS.items()}
+    assert set(commands) == {*VERBS}
 
 
 def test_the_version_is_shown_with_and_without_a_daemon(ksi: Ksi) -> None:
@@ -185,34 +205,32 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_an_error_of_the_daemon_becomes_its_exit_code(daemon: FakeDaemon, ksi: Ksi, code: str) -> None:
+def test_an_error_of_the_daemon_becomes_its_exit_code(daemon: FakeDaemon, ksi: Ksi, ksi_process: Ksi) -> None:
     fields = [{"field": "te\x1bxt", "problem": "too long"}]
-    daemon.answers["a:fails"] = fail(
-        code=code, message="it \x1b[31mfailed", hint="try \u202eb", fields=fields, call_id="c9"
-    )
-    done = ksi("send", "a:fails", "-v")
-    assert done.returncode == CODES[code]
-    assert done.stdout == ""
-    assert done.stderr.splitlines() == [
-        "ksi: it \\x1b[31mfailed",
-        "  te\\x1bxt: too long",
-        "  next: try \\u202eb",
-        "  call: c9",
-    ]
-    told = json.loads(ksi("send", "a:fails", "--json").stderr)
-    assert told["error"]["code"] == code
-    assert told["error"]["fields"] == fields
+    for run, (code, exit_code) in [(ksi_process, ("forbidden", 4)), *((ksi, case) for case in CODES.items())]:
+        daemon.answers["a:fails"] = fail(
+            code=code, message="it \x1b[31mfailed", hint="try \u202eb", fields=fields, call_id="c9"
+        )
+        done = run("send", "a:fails", "-v")
+        assert (done.returncode, done.stdout) == (exit_code, ""), code
+        assert done.stderr.splitlines() == [
+            "ksi: it \\x1b[31mfailed",
+            "  te\\x1bxt: too long",
+            "  next: try \\u202eb",
+            "  call: c9",
+        ], code
+        error = json.loads(run("send", "a:fails", "--json").stderr)["error"]
+        assert (error["code"], error["fields"]) == (code, fields)
 
 
-def test_a_failure_nobody_foresaw_is_one_line_and_debug_shows_more(daemon: FakeDaemon, ksi: Ksi) -> None:
+def test_an_unexpected_failure_is_one_line_and_debug_shows_more(daemon: FakeDaemon, ksi_process: Ksi) -> None:
     daemon.answers["plugin:list"] = lambda _: ["not", "an", "object"]
-    done = ksi("plugins", "ls")
+    done = ksi_process("plugins", "ls")
     assert done.returncode == 1
     assert done.stderr.startswith("ksi: unexpected TypeError")
     assert "KSI_DEBUG=1" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "Traceback" in ksi("plugins", "ls", KSI_DEBUG="1").stderr
+    assert "Traceback" in ksi_process("plugins", "ls", KSI_DEBUG="1").stderr
 
 
 def test_a_full_disk_behind_stdout_is_one_line(daemon: FakeDaemon) -> None:
@@ -242,10 +260,10 @@ def test_a_reader_who_leaves_is_no_error(daemon: FakeDaemon, words: tuple[str, .
             assert daemon.subscribed.wait(WAIT_S)
             daemon.publish("a:one")
         assert run.stderr is not None
-        said = run.stderr.read().decode()
+        errors = run.stderr.read().decode()
         assert run.wait(WAIT_S) == 0
-    assert "Broken" not in said
-    assert "Traceback" not in said
+    assert "Broken" not in errors
+    assert "Traceback" not in errors
 
 
 def test_an_interrupt_ends_a_tail_with_130_and_no_words(daemon: FakeDaemon) -> None:

@@ -14,6 +14,12 @@ from ksi_client.command.lock import holder
 from tests.client.conftest import WAIT_S, Ksi
 
 
+@pytest.fixture
+def ksi(ksi_process: Ksi) -> Ksi:
+    """Starting and stopping is the work of processes: all verbs of this file run as processes."""
+    return ksi_process
+
+
 def test_a_life_start_status_second_start_restart_stop(installed: Path, ksi: Ksi) -> None:
     started = ksi("start", "--wait", "--json")
     assert started.returncode == 0, started.stderr
@@ -99,7 +105,7 @@ def test_restart_of_a_stopped_daemon_starts_it(installed: Path, ksi: Ksi) -> Non
     assert holder(installed) is not None
 
 
-def test_stop_without_a_daemon_is_fine_and_signals_nobody(installed: Path, ksi: Ksi) -> None:
+def test_stop_without_a_daemon_succeeds_and_signals_no_process(installed: Path, ksi: Ksi) -> None:
     (installed / "run").mkdir(parents=True)
     (installed / "run" / "ksi.lock").write_text(f"{os.getpid()}\n")  # a stale pid, which now is another process
     done = ksi("stop")
@@ -219,10 +225,10 @@ def test_the_doctor_leaves_nothing_behind_in_a_database_folder(var: Path, ksi: K
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_doctor_names_a_stranger_on_the_port(ksi: Ksi, free_port: int) -> None:
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", free_port))
-        stranger.listen()
+def test_the_doctor_names_another_process_on_the_port(ksi: Ksi, free_port: int) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port))
+        listener.listen()
         code, found = findings(ksi, KSI_PORT=str(free_port))
     assert (code, found["http port"]) == (1, {"fail"})
 

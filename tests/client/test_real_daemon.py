@@ -19,19 +19,19 @@ WAIT_S = 60
 
 
 @pytest.fixture
-def running(var: Path, ksi: Ksi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def running(var: Path, ksi_process: Ksi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The real daemon, detached as an operator starts it, on any free port."""
     monkeypatch.setenv("KSI_PORT", "0")
     monkeypatch.setenv("KSI_PLUGIN_DIRS", "plugins")
-    started = ksi("start", "--wait")
+    started = ksi_process("start", "--wait")
     assert started.returncode == 0, started.stderr
     yield var
-    ksi("stop")
+    ksi_process("stop")
 
 
 @pytest.mark.usefixtures("running")
-def test_an_operators_round(ksi: Ksi) -> None:
-    assert json.loads(ksi("send", "system:echo", "text=5").stdout) == {"text": "5"}
+def test_an_operators_round(ksi: Ksi, ksi_process: Ksi) -> None:
+    assert json.loads(ksi_process("send", "system:echo", "text=5").stdout) == {"text": "5"}
     assert ksi("send", "state:set", "key=k", "value=v").returncode == 0
     assert json.loads(ksi("send", "state:get", "key=k").stdout)["value"] == "v"
     assert ksi("send", "state:get", "key=nope").returncode == 3
@@ -44,7 +44,7 @@ def test_an_operators_round(ksi: Ksi) -> None:
 
 
 @pytest.mark.usefixtures("running")
-def test_a_new_plugin_is_loaded_called_and_mended_while_the_daemon_runs(ksi: Ksi) -> None:
+def test_a_new_plugin_is_loaded_called_and_repaired_while_the_daemon_runs(ksi: Ksi) -> None:
     assert "ksi plugins reload rain" in ksi("plugins", "new", "rain").stderr
     assert ksi("plugins", "reload", "rain").returncode == 0
     assert json.loads(ksi("send", "rain:greet", "who=Ada").stdout) == {"text": "Hello, Ada!"}
@@ -55,10 +55,10 @@ def test_a_new_plugin_is_loaded_called_and_mended_while_the_daemon_runs(ksi: Ksi
 
 
 @pytest.mark.usefixtures("running")
-def test_a_restart_is_not_noticed_by_clients(ksi: Ksi) -> None:
+def test_a_restart_is_not_noticed_by_clients(ksi_process: Ksi) -> None:
     with SyncClient() as client:
         before = client.send("system:status")["pid"]
-        assert ksi("restart").returncode == 0
+        assert ksi_process("restart").returncode == 0
         assert client.send("system:status")["pid"] != before
 
 
@@ -77,17 +77,17 @@ async def test_calls_and_notices_of_the_asyncio_client() -> None:
 
 
 def test_of_many_starts_at_once_one_wins_and_the_others_name_it(
-    var: Path, ksi: Ksi, monkeypatch: pytest.MonkeyPatch
+    var: Path, ksi_process: Ksi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KSI_PORT", "0")
     with ThreadPoolExecutor(8) as pool:
-        done = list(pool.map(lambda _: ksi("start", "--wait"), range(8)))
+        done = list(pool.map(lambda _: ksi_process("start", "--wait"), range(8)))
     try:
         assert sorted(start.returncode for start in done) == [0] + [75] * 7
         winner = f"pid {holder(var)}"
         assert all(winner in (start.stdout or start.stderr) for start in done)
     finally:
-        ksi("stop")
+        ksi_process("stop")
 
 
 def test_the_test_of_a_new_plugin_passes(var: Path, ksi: Ksi) -> None:
@@ -146,12 +146,12 @@ def test_an_agents_life_from_its_first_token_to_its_removal(ksi: Ksi) -> None:
     assert ksi("agents", "show", "ada").returncode == 3
 
 
-def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: Ksi) -> None:
+def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: Ksi, ksi_process: Ksi) -> None:
     ksi("agents", "add", "ada")
     ksi("send", "system:echo", "text=hi", "--as", "ada")
     found = json.loads(ksi("audit", "query", "--agent", "ada", "--since", "1h", "--json").stdout)
     assert {row["event"] for row in found["rows"]} == {"system:echo"}
-    assert "system:echo" in ksi("audit", "tail", "--agent", "ada").stdout
+    assert "system:echo" in ksi_process("audit", "tail", "--agent", "ada").stdout
     assert json.loads(ksi("audit", "stats", "--json").stdout)["totalEvents"] > 0
     verdict = json.loads(ksi("audit", "verify", "--deep", "--json").stdout)
     assert verdict["ok"] is True
@@ -161,7 +161,7 @@ def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: 
     assert ksi("audit", "export", "all.csv", "--format", "csv").returncode == 0
     doctor = json.loads(ksi("doctor", "--json").stdout)
     assert [check for check in doctor["checks"] if check["status"] != "ok"] == []
-    ksi("stop")
+    ksi_process("stop")
     offline = ksi("audit", "verify", "--json")
     assert (offline.returncode, json.loads(offline.stdout)["ok"]) == (0, True)
     assert {"ok"} == {

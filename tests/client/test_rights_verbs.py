@@ -12,6 +12,7 @@ import pytest
 from ksi_client import Client, SyncClient, errors
 from ksi_client.command.durations import moment, seconds
 from ksi_client.command.fault import Fault
+from tests.cases import case
 from tests.client.conftest import WAIT_S, Ksi, on_terminal
 from tests.client.fake_daemon import FakeDaemon, fail
 
@@ -21,18 +22,18 @@ def asked(daemon: FakeDaemon) -> dict[str, Any]:
     return dict(daemon.requests[-1]["data"])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("30s", 30), ("5m", 300), ("1h", 3600), ("2d", 172_800), ("1.5h", 5400), ("7", 7)]
-)
-def test_lengths_of_time_are_read(text: str, expected: float) -> None:
-    assert seconds(text, "--for") == expected
-    assert moment(text, "--since") == expected
+def test_lengths_of_time_are_read() -> None:
+    cases = [("30s", 30), ("5m", 300), ("1h", 3600), ("2d", 172_800), ("1.5h", 5400), ("7", 7)]
+    for text, expected in cases:
+        with case(text, expected):
+            assert seconds(text, "--for") == expected
+            assert moment(text, "--since") == expected
 
 
-@pytest.mark.parametrize("text", ["", "0s", "-1h", "1w", "h", "1 h", "٣h", "1e9", "inf", "1h30m"])
-def test_what_is_no_length_of_time_is_refused_by_the_options_name(text: str) -> None:
-    with pytest.raises(Fault, match="--for takes"):
-        seconds(text, "--for")
+def test_what_is_no_length_of_time_is_refused_by_the_options_name() -> None:
+    for text in ["", "0s", "-1h", "1w", "h", "1 h", "٣h", "1e9", "inf", "1h30m"]:
+        with case(text), pytest.raises(Fault, match="--for takes"):
+            seconds(text, "--for")
 
 
 def test_a_moment_may_be_an_iso_time_which_gets_a_zone() -> None:
@@ -89,7 +90,7 @@ def test_removing_asks_a_person_and_wants_force_of_a_script(daemon: FakeDaemon, 
     assert ksi("agents", "rm", "ada", "--force").stdout == "removed ada\n"
 
 
-def test_the_brake_takes_one_or_all(daemon: FakeDaemon, ksi: Ksi) -> None:
+def test_freezing_takes_one_agent_or_all(daemon: FakeDaemon, ksi: Ksi) -> None:
     assert ksi("agents", "freeze", "ada").stdout == "frozen ada\n"
     assert asked(daemon) == {"agent_id": "ada"}
     assert ksi("agents", "unfreeze", "--all").stdout == "unfrozen ada\n"
@@ -168,33 +169,31 @@ async def test_both_clients_act_for_others(daemon: FakeDaemon) -> None:
         assert daemon.requests[-1].keys().isdisjoint({"as", "token"})
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
+def test_the_new_failures_are_typed(daemon: FakeDaemon) -> None:
+    cases = [
         ("unauthenticated", errors.Unauthenticated),
         ("approval_required", errors.ApprovalRequired),
         ("circuit_open", errors.CircuitOpen),
         ("audit_unavailable", errors.AuditUnavailable),
-    ],
-)
-def test_the_new_failures_are_typed(daemon: FakeDaemon, code: str, kind: type[errors.KsiError]) -> None:
-    daemon.answers["a:fails"] = fail(code=code, message="no", retry_after_s=3)
-    with SyncClient() as client, pytest.raises(kind, match=r"^no$") as failure:
-        client.send("a:fails", as_agent="ada")
-    assert failure.value.retry_after_s == 3
+    ]
+    for code, kind in cases:
+        with case(code, kind):
+            daemon.answers["a:fails"] = fail(code=code, message="no", retry_after_s=3)
+            with SyncClient() as client, pytest.raises(kind, match=r"^no$") as failure:
+                client.send("a:fails", as_agent="ada")
+            assert failure.value.retry_after_s == 3
 
 
 @pytest.mark.usefixtures("daemon")
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
+def test_agents_and_profiles_are_completed(ksi: Ksi) -> None:
+    cases = [
         ("ksi agents show a", "ada"),
         ("ksi permissions set ada s", "standard"),
         ("ksi send system:echo --as a", "ada"),
         ("ksi sessions create ada --scope ne", "network"),
-    ],
-)
-def test_agents_and_profiles_are_completed(ksi: Ksi, words: str, offered: str) -> None:
-    cut = words.split(" ")
-    done = ksi(_KSI_COMPLETE="complete_bash", COMP_WORDS="\n".join(cut), COMP_CWORD=str(len(cut) - 1))
-    assert done.stdout.split() == [offered]
+    ]
+    for words, offered in cases:
+        with case(words, offered):
+            cut = words.split(" ")
+            done = ksi(_KSI_COMPLETE="complete_bash", COMP_WORDS="\n".join(cut), COMP_CWORD=str(len(cut) - 1))
+            assert done.stdout.split() == [offered]

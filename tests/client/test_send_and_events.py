@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import case
 from tests.client.conftest import Ksi, on_terminal
 from tests.client.fake_daemon import FakeDaemon
 
@@ -110,9 +111,9 @@ def test_a_tail_prints_a_line_for_each_notice_and_drops_on_stderr(daemon: FakeDa
     assert daemon.requests[0]["data"] == {"patterns": ["a:*", "b:*"]}
 
 
-def test_times_are_local_unless_utc_is_asked_for(daemon: FakeDaemon, ksi: Ksi) -> None:
+def test_times_are_local_unless_utc_is_asked_for(daemon: FakeDaemon, ksi_process: Ksi) -> None:
     push_when_subscribed(daemon)
-    done = ksi("events", "tail", "--count", "1", TZ="Asia/Kolkata")
+    done = ksi_process("events", "tail", "--count", "1", TZ="Asia/Kolkata")
     assert done.stdout.startswith("2026-11-18T12:30:00.123+05:30  a:one")
 
 
@@ -141,9 +142,9 @@ def test_a_tail_since_then_shows_earlier_notices_once_and_no_calls(daemon: FakeD
 BASH = {"_KSI_COMPLETE": "complete_bash"}
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
+@pytest.mark.usefixtures("daemon")
+def test_bash_completes_verbs_events_and_plugins(ksi: Ksi) -> None:
+    cases = [
         ("ksi ev", ["events"]),
         ("ksi send sys", ["system:echo", "system:health"]),
         ("ksi send system : e", ["echo"]),
@@ -151,12 +152,11 @@ BASH = {"_KSI_COMPLETE": "complete_bash"}
         ("ksi send system:e", ["system:echo"]),
         ("ksi events help st", ["state:changed"]),
         ("ksi plugins reload we", ["weather"]),
-    ],
-)
-@pytest.mark.usefixtures("daemon")
-def test_bash_completes_verbs_events_and_plugins(ksi: Ksi, words: str, offered: list[str]) -> None:
-    done = ksi(COMP_WORDS=words.replace(" ", "\n"), COMP_CWORD=str(words.count(" ")), **BASH)
-    assert (done.stdout.split(), done.stderr) == (offered, "")
+    ]
+    for words, offered in cases:
+        with case(words, offered):
+            done = ksi(COMP_WORDS=words.replace(" ", "\n"), COMP_CWORD=str(words.count(" ")), **BASH)
+            assert (done.stdout.split(), done.stderr) == (offered, "")
 
 
 def test_without_a_daemon_completion_offers_nothing_silently(ksi: Ksi) -> None:

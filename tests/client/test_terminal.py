@@ -4,12 +4,12 @@ import json
 import unicodedata
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ksi_client.command.readable import duration, plain_table, readable
 from ksi_client.terminal import json_text, visible
+from tests.cases import case
 
 UNSAFE = {"Cc", "Cf", "Zl", "Zp", "Co", "Cs"}
 ANY_TEXT = st.text(st.characters(), max_size=60) | st.text(
@@ -27,9 +27,8 @@ def unsafe_characters(text: str, *, allowed: str = "") -> list[str]:
     return [character for character in text if character not in allowed and unicodedata.category(character) in UNSAFE]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_unsafe_characters_are_shown_as_escapes_and_others_left_alone() -> None:
+    cases = [
         ("plain ünïcode 漢字 🙂", "plain ünïcode 漢字 🙂"),
         ("\x1b[31mred", "\\x1b[31mred"),
         ("\x1b]8;;http://x\x07link", "\\x1b]8;;http://x\\x07link"),
@@ -39,10 +38,10 @@ def unsafe_characters(text: str, *, allowed: str = "") -> list[str]:
         ("a\r\nb\tc\x7f", "a\\x0d\\x0ab\\x09c\\x7f"),
         ("[red]markup[/red]", "[red]markup[/red]"),
         ("a\u3164b", "a\\u3164b"),
-    ],
-)
-def test_unsafe_characters_are_shown_as_escapes_and_others_left_alone(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    ]
+    for text, shown in cases:
+        with case(text, shown):
+            assert visible(text) == shown
 
 
 @given(ANY_TEXT)
@@ -88,9 +87,8 @@ def test_a_plain_table_is_aligned_and_cuts_nothing() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.04, "0.0 s"), (59.9, "59.9 s"), (75, "1 min 15 s"), (7300, "2 h 1 min"), (9e5, "10 d 10 h")],
-)
-def test_a_duration_is_said_in_two_units(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_a_duration_is_shown_in_two_units() -> None:
+    cases = [(0.04, "0.0 s"), (59.9, "59.9 s"), (75, "1 min 15 s"), (7300, "2 h 1 min"), (9e5, "10 d 10 h")]
+    for seconds, expected in cases:
+        with case(seconds, expected):
+            assert duration(seconds) == expected

@@ -1,18 +1,17 @@
 """Redaction: secrets of every shape in every position, what must stay readable, and bounded time."""
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksi_daemon.logs.redaction import DEPTH_LIMIT, HIDDEN, KNOWN_LIMIT, Redactor, names_a_secret, redact
+from ksi_daemon.logs.redaction import DEPTH_LIMIT, HIDDEN, names_a_secret, redact
 
 # Put together here, so that no scanner of source code mistakes them for real ones.
 CORE = "Qz7Kp2Vx9Lm4Rt6Wn8Bc3Yd5"
@@ -70,50 +69,48 @@ def shown(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("kind", SHAPED)
-def test_a_secret_of_any_known_shape_is_hidden_in_any_position(kind: str, position: str) -> None:
+def test_a_secret_of_any_known_shape_is_hidden_in_any_position() -> None:
     """S05: more than twenty canaries; what is looked for is the random part that all of them have in common."""
-    told = shown(redact(POSITIONS[position](SHAPED[kind])))
-    core = "IOSFODNN7" if kind.startswith("AWS") else SHAPED[kind][4:] if "hex" in kind else CORE
-    assert core.lower() not in told.lower()
-    assert HIDDEN in told
+    leaked = []
+    for (kind, secret), (position, place) in itertools.product(SHAPED.items(), POSITIONS.items()):
+        text = shown(redact(place(secret)))
+        core = "IOSFODNN7" if kind.startswith("AWS") else secret[4:] if "hex" in kind else CORE
+        if core.lower() in text.lower() or HIDDEN not in text:
+            leaked.append((kind, position))
+    assert leaked == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "password", "Password", "db_password", "dbPassword", "PASSWD", "pwd", "passphrase", "secret", "client_secret", "clientSecret",
-        "token", "access_token", "accessToken", "refresh-token", "X-Auth-Token", "Authorization", "api_key", "apiKey", "APIKey",
-        "apikey", "X-Api-Key", "private_key", "privateKey", "signing_key", "secret_key", "ssh.private.key", "credentials", "cookie",
-        "Set-Cookie", "jwt", "session_key", "AWS_SECRET_ACCESS_KEY", "KSI_TOKEN", "tokens",
-    ],
-)  # fmt: skip
-def test_whatever_stands_under_the_name_of_a_secret_is_hidden(name: str) -> None:
+SECRET_NAMES = [
+    "password", "Password", "db_password", "dbPassword", "PASSWD", "pwd", "passphrase", "secret", "client_secret", "clientSecret",
+    "token", "access_token", "accessToken", "refresh-token", "X-Auth-Token", "Authorization", "api_key", "apiKey", "APIKey",
+    "apikey", "X-Api-Key", "private_key", "privateKey", "signing_key", "secret_key", "ssh.private.key", "credentials", "cookie",
+    "Set-Cookie", "jwt", "session_key", "AWS_SECRET_ACCESS_KEY", "KSI_TOKEN", "tokens",
+]  # fmt: skip
+
+
+def test_whatever_stands_under_the_name_of_a_secret_is_hidden() -> None:
     """S05, L069: strings, lists and structures alike, as a value and in text."""
-    assert names_a_secret(name)
-    for value in ("hunter2", ["hunter2"], {"a": "hunter2"}, b"hunter2"):
-        assert redact({"outer": {name: value}}) == {"outer": {name: HIDDEN}}
-        if not isinstance(value, bytes):
-            assert "hunter2" not in redact(json.dumps([{name: value}]))
+    for name in SECRET_NAMES:
+        assert names_a_secret(name), name
+        for value in ("hunter2", ["hunter2"], {"a": "hunter2"}, b"hunter2"):
+            assert redact({"outer": {name: value}}) == {"outer": {name: HIDDEN}}, name
+            if not isinstance(value, bytes):
+                assert "hunter2" not in redact(json.dumps([{name: value}])), name
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_name_or_a_value_that_is_not_secret_stays_readable() -> None:
+    """The names of secrets are recognised by whole words; what only describes a secret is not one."""
+    readable = [
         ("token_id", "tok-17"), ("credential_id", "c-1"), ("token_expires_at", "2026-01-01"), ("secret_name", "db"),
         ("max_tokens", 512), ("total_tokens", 10.5), ("has_password", True), ("token", None), ("key", "state-key"), ("author", "Ann"),
         ("passed", 3), ("tokenizer", "bpe"), ("secretary", "Bob"), ("keyboard", "de"), ("public_key", "ssh-ed25519 AAAA"),
         ("event", "notes:add"), ("tool", "ksi_monitor_get_correlation_chain"),
-    ],
-)  # fmt: skip
-def test_what_is_no_secret_stays_readable(name: str, value: Any) -> None:
-    assert redact({name: value}) == {name: value}
+    ]  # fmt: skip
+    assert [{name: value} for name, value in readable if redact({name: value}) != {name: value}] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_ordinary_text_is_not_touched() -> None:
+    texts = [
         "ksi_system_health and ksi_knowledge_search_documents_by_topic",
         "used max_tokens=512, tokens: 7",
         "task-scheduler-with-a-long-name and disk-encryption-settings",
@@ -122,21 +119,19 @@ def test_what_is_no_secret_stays_readable(name: str, value: Any) -> None:
         "[not json",
         "the key to the door",
         "2026-11-18T07:00:00.123456Z 018f3a5b7c9d0e1f2a3b4c5d6e7f8a9b",
-    ],
-)
-def test_ordinary_text_is_not_touched(text: str) -> None:
-    assert redact(text) == text
+    ]
+    assert [redact(text) for text in texts] == texts
 
 
-@pytest.mark.parametrize("kind", SHAPED)
-def test_hiding_twice_changes_nothing_more(kind: str) -> None:
-    once = redact({"a": SHAPED[kind], "password": "x"})
-    assert redact(once) == once
+def test_redacting_twice_changes_nothing_more() -> None:
+    for kind, secret in SHAPED.items():
+        redacted = redact({"a": secret, "password": "x"})
+        assert redact(redacted) == redacted, kind
 
 
 def test_two_hidden_names_stay_two_entries() -> None:
-    told = redact({SHAPED["GitHub"]: 1, SHAPED["Stripe"]: 2, b"plain": 3})
-    assert sorted(told.values()) == [1, 2, 3]
+    redacted = redact({SHAPED["GitHub"]: 1, SHAPED["Stripe"]: 2, b"plain": 3})
+    assert sorted(redacted.values()) == [1, 2, 3]
 
 
 def test_what_is_nested_too_deep_is_left_out_whole() -> None:
@@ -145,50 +140,6 @@ def test_what_is_nested_too_deep_is_left_out_whole() -> None:
         value = [value]
     assert CORE not in shown(redact(value))
     assert "[nested too deep]" in shown(redact(value))
-
-
-# Secrets that have no shape, but that this process knows.
-
-ODD = 'corréct "horse"\\battery/staple'
-
-
-@pytest.mark.parametrize("position", POSITIONS)
-def test_a_secret_that_was_learnt_is_hidden_in_any_position(position: str) -> None:
-    """S05: our own secrets."""
-    redactor = Redactor()
-    redactor.learn(ODD)
-    redactor.learn("horse")  # too short to be looked for
-    told = shown(redactor.redact(POSITIONS[position](ODD)))
-    assert "staple" not in told
-    assert "staple" not in shown(redactor.redact(f"https://h.example/?q={quote(ODD)}"))
-
-
-def test_a_learnt_secret_that_is_part_of_another_does_not_uncover_it() -> None:
-    redactor = Redactor()
-    redactor.learn("swordfish")
-    redactor.learn("swordfish-and-chips")
-    assert redactor.redact("x swordfish-and-chips y") == f"x {HIDDEN} y"
-    redactor.forget("swordfish-and-chips")
-    assert redactor.redact("x swordfish-and-chips y") == f"x {HIDDEN}-and-chips y"
-
-
-def test_a_word_known_by_its_digest_is_hidden() -> None:
-    redactor = Redactor()
-    redactor.learn_digest(hashlib.sha256(CORE.encode()).digest())
-    for text in (CORE, f"sid={CORE}; x", f'{{"a":"{CORE}"}}', f"/x/{CORE}/y"):
-        assert CORE not in redactor.redact(text)
-    assert redactor.redact(CORE + "x") == CORE + "x"
-
-
-def test_what_is_remembered_is_bounded_and_the_latest_stay() -> None:
-    redactor = Redactor()
-    for number in range(KNOWN_LIMIT + 50):
-        redactor.learn(f"secret number {number:04}")
-    assert redactor.redact("secret number 0000") == "secret number 0000"
-    assert redactor.redact(f"secret number {KNOWN_LIMIT + 49:04}") == HIDDEN
-    for number in range(10_050):
-        redactor.learn_digest(number.to_bytes(32, "big"))
-    assert redactor.redact("harmless-harmless-harmless") == "harmless-harmless-harmless"
 
 
 # Bounded time.
@@ -202,18 +153,22 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
-@pytest.mark.parametrize("end", ["", "b", "@"])
-def test_a_hostile_megabyte_takes_well_under_a_second(piece: str, end: str) -> None:
-    """D05: twice the length may take little more than twice the time, and a megabyte not long."""
+def redaction_s(text: str) -> float:
+    """The processor time that redacting this text takes."""
     began = time.process_time()
-    redact(piece * (SIZE // 10 // len(piece)) + end)
-    tenth_s = time.process_time() - began
-    assert tenth_s < 0.3
-    if not end:
-        began = time.process_time()
-        redact(piece * (SIZE // len(piece)))
-        assert time.process_time() - began < 3
+    redact(text)
+    return time.process_time() - began
+
+
+def test_redaction_takes_time_linear_in_a_hostile_text() -> None:
+    """D05: a tenth of a megabyte takes at most 0.3 s and a megabyte at most 3 s, whatever is repeated and however it ends."""
+    slow = [
+        (piece, end)
+        for piece, end in itertools.product(HOSTILE, ("", "b", "@"))
+        if redaction_s(piece * (SIZE // 10 // len(piece)) + end) >= 0.3
+    ]
+    assert slow == []
+    assert [piece for piece in HOSTILE if redaction_s(piece * (SIZE // len(piece))) >= 3] == []
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)

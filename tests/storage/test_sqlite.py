@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ksi_daemon.errors import BadData
 from ksi_daemon.storage.database_file import statements
 from ksi_daemon.storage.sqlite import Database, open_database
+from tests.cases import case
 from tests.in_process import WAIT_S, soon, until
 
 NUMBERS = ["CREATE TABLE numbers (number INTEGER PRIMARY KEY, word TEXT)"]
@@ -80,30 +81,29 @@ BAD_WRITES: dict[str, Callable[[Database], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("bad_write", BAD_WRITES.values(), ids=BAD_WRITES.keys())
-async def test_a_write_that_fails_fails_alone_in_its_group_and_leaves_nothing(
-    tmp_path: Path, bad_write: Callable[[Database], Awaitable[Any]]
-) -> None:
-    async with open_database(tmp_path / "a.db", NUMBERS) as database:
-        await soon(database.execute(INSERT, 1, "one"))
-        before, bad, after, later = await asyncio.wait_for(
-            asyncio.gather(
-                database.execute(INSERT, 2, "two"),
-                bad_write(database),
-                database.execute(INSERT, 3, "three"),
-                database.execute_many(INSERT, [(4, "four"), (5, "five")]),
-                return_exceptions=True,
-            ),
-            WAIT_S,
-        )
-        assert isinstance(bad, Exception)
-        assert (before, after, later) == (1, 1, 2)
-        assert await numbers(database) == [1, 2, 3, 4, 5]
-        assert await soon(database.execute(INSERT, 9, "the writer lives")) == 1
+async def test_a_write_that_fails_fails_alone_in_its_group_and_leaves_nothing(tmp_path: Path) -> None:
+    for name, bad_write in BAD_WRITES.items():
+        with case(name):
+            async with open_database(tmp_path / f"{name}.db", NUMBERS) as database:
+                await soon(database.execute(INSERT, 1, "one"))
+                before, bad, after, later = await asyncio.wait_for(
+                    asyncio.gather(
+                        database.execute(INSERT, 2, "two"),
+                        bad_write(database),
+                        database.execute(INSERT, 3, "three"),
+                        database.execute_many(INSERT, [(4, "four"), (5, "five")]),
+                        return_exceptions=True,
+                    ),
+                    WAIT_S,
+                )
+                assert isinstance(bad, Exception)
+                assert (before, after, later) == (1, 1, 2)
+                assert await numbers(database) == [1, 2, 3, 4, 5]
+                assert await soon(database.execute(INSERT, 9, "the writer lives")) == 1
 
 
 async def test_statements_that_would_end_the_group_can_take_no_acknowledged_write_with_them(tmp_path: Path) -> None:
-    """Whoever was told that it is kept finds it kept, whatever a neighbour in the group tries."""
+    """What was acknowledged is there, whatever a neighbour in the group tries."""
     for statement in ("ROLLBACK", "COMMIT", "BEGIN", "ROLLBACK TO one_write", "RELEASE one_write", "SAVEPOINT mine"):
         path = tmp_path / f"{statement.replace(' ', '_')}.db"
         async with open_database(path, NUMBERS) as database:
@@ -179,28 +179,27 @@ async def test_other_writes_wait_for_a_transaction_and_are_not_part_of_it(tmp_pa
         assert await numbers(database) == [3]
 
 
-@pytest.mark.parametrize("turns", range(0, 40, 2))
-async def test_a_transaction_cancelled_at_any_moment_is_whole_or_absent_and_the_writer_lives(
-    tmp_path: Path, turns: int
-) -> None:
+async def test_a_transaction_cancelled_at_any_moment_is_whole_or_absent_and_the_writer_lives(tmp_path: Path) -> None:
     """A deadline may strike while it waits, while it begins, inside, or while it commits."""
-    async with open_database(tmp_path / "a.db", NUMBERS) as database:
+    for turns in range(0, 40, 2):
+        with case(turns):
+            async with open_database(tmp_path / f"{turns}.db", NUMBERS) as database:
 
-        async def work() -> None:
-            async with database.transaction() as transaction:
-                await transaction.execute(INSERT, 1, "x")
-                await transaction.execute(INSERT, 2, "x")
+                async def work(database: Database) -> None:
+                    async with database.transaction() as transaction:
+                        await transaction.execute(INSERT, 1, "x")
+                        await transaction.execute(INSERT, 2, "x")
 
-        task = asyncio.create_task(work())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task], timeout=WAIT_S)
-        assert task.done()
-        assert await soon(database.execute(INSERT, 9, "the writer lives")) == 1
-        assert await numbers(database) in ([9], [1, 2, 9])
-        if not task.cancelled():
-            assert await numbers(database) == [1, 2, 9]
+                task = asyncio.create_task(work(database))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task], timeout=WAIT_S)
+                assert task.done()
+                assert await soon(database.execute(INSERT, 9, "the writer lives")) == 1
+                assert await numbers(database) in ([9], [1, 2, 9])
+                if not task.cancelled():
+                    assert await numbers(database) == [1, 2, 9]
 
 
 async def test_a_transaction_cancelled_while_it_begins_or_commits_leaves_the_writer_alive(
@@ -274,30 +273,31 @@ async def test_a_query_that_fails_or_is_cancelled_gives_its_reader_back(tmp_path
         assert await numbers(database) == []
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 5, 10])
-async def test_writes_under_way_when_a_database_closes_end_one_way_or_the_other(tmp_path: Path, turns: int) -> None:
+async def test_writes_under_way_when_a_database_closes_end_one_way_or_the_other(tmp_path: Path) -> None:
     """And the one way is honest: what was acknowledged is there."""
-    path = tmp_path / "a.db"
-    async with open_database(path, NUMBERS) as database:
-        writes = [asyncio.create_task(database.execute(INSERT, number, "x")) for number in range(300)]
+    for turns in [0, 1, 2, 5, 10]:
+        with case(turns):
+            path = tmp_path / f"{turns}.db"
+            async with open_database(path, NUMBERS) as database:
+                writes = [asyncio.create_task(database.execute(INSERT, number, "x")) for number in range(300)]
 
-        async def work() -> None:
-            async with database.transaction() as transaction:
-                await transaction.execute(INSERT, 1_000, "x")
+                async def work(database: Database) -> None:
+                    async with database.transaction() as transaction:
+                        await transaction.execute(INSERT, 1_000, "x")
 
-        writes.append(asyncio.create_task(work()))  # type: ignore[arg-type]
-        for _ in range(turns):
-            await asyncio.sleep(0)
-    _, stuck = await asyncio.wait(writes, timeout=2)
-    for task in stuck:
-        task.cancel()
-    await asyncio.gather(*writes, return_exceptions=True)
-    assert not stuck
-    acknowledged = {
-        number for number, task in enumerate(writes[:300]) if not task.cancelled() and task.exception() is None
-    }
-    async with open_database(path, NUMBERS) as database:
-        assert acknowledged <= set(await numbers(database))
+                writes.append(asyncio.create_task(work(database)))  # type: ignore[arg-type]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            _, stuck = await asyncio.wait(writes, timeout=2)
+            for task in stuck:
+                task.cancel()
+            await asyncio.gather(*writes, return_exceptions=True)
+            assert not stuck
+            acknowledged = {
+                number for number, task in enumerate(writes[:300]) if not task.cancelled() and task.exception() is None
+            }
+            async with open_database(path, NUMBERS) as database:
+                assert acknowledged <= set(await numbers(database))
 
 
 # --- migrations
@@ -390,7 +390,7 @@ async def test_a_new_database_is_private_marked_and_leaves_no_unfinished_file(tm
     assert (tmp_path / "a.db.created").exists()
 
 
-async def test_a_kill_before_the_marker_was_written_is_mended_at_the_next_start(tmp_path: Path) -> None:
+async def test_a_kill_before_the_marker_was_written_is_repaired_at_the_next_start(tmp_path: Path) -> None:
     async with open_database(tmp_path / "a.db", NUMBERS):
         pass
     (tmp_path / "a.db.created").unlink()
@@ -401,7 +401,7 @@ async def test_a_kill_before_the_marker_was_written_is_mended_at_the_next_start(
 async def filled(tmp_path: Path, *, hot: bool = False) -> Path:
     """A database with two hundred rows; `hot` as a kill leaves it, with a log that was not yet taken in."""
     path = tmp_path / "made" / "a.db"
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     async with open_database(path, NUMBERS) as database:
         await database.execute_many(INSERT, [(number, "x" * 500) for number in range(200)])
     if not hot:
@@ -458,39 +458,38 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-async def test_a_damaged_database_is_refused_with_the_way_out_and_its_bytes_stay(
-    tmp_path: Path, damage: Callable[[Path], object]
-) -> None:
+async def test_a_damaged_database_is_refused_with_the_way_out_and_its_bytes_stay(tmp_path: Path) -> None:
     """F04, trap 7: an empty file would open as a valid empty database."""
-    path = await filled(tmp_path)
-    damage(path)
-    before = bytes_of(path)
-    with pytest.raises(BadData) as caught:
-        async with open_database(path, NUMBERS):
-            raise AssertionError("a damaged database was opened")
-    assert str(path) in str(caught.value)
-    assert "backup" in str(caught.value)
-    assert bytes_of(path) == before
-    assert path.exists() == ("a.db" in before)
+    for name, damage in DAMAGE.items():
+        with case(name):
+            path = await filled(tmp_path / name)
+            damage(path)
+            before = bytes_of(path)
+            with pytest.raises(BadData) as caught:
+                async with open_database(path, NUMBERS):
+                    raise AssertionError("a damaged database was opened")
+            assert str(path) in str(caught.value)
+            assert "backup" in str(caught.value)
+            assert bytes_of(path) == before
+            assert path.exists() == ("a.db" in before)
 
 
-@pytest.mark.parametrize(
-    "name", ["empty", "cut to one page", "a garbage header", "a zero page", "newer", "a garbage log", "gone"]
-)
-async def test_a_damaged_database_with_a_log_that_still_waits_loses_neither(tmp_path: Path, name: str) -> None:
-    """F04: the log may be all that is left to mend it with."""
-    path = await filled(tmp_path, hot=True)
-    if name == "newer":
-        _write_at(path, 60, (7).to_bytes(4, "big"))
-    else:
-        DAMAGE[name](path)
-    before = bytes_of(path)
-    try:
-        async with open_database(path, NUMBERS) as database:
-            assert len(await numbers(database)) == 201, "opened, and rows are missing"
-    except BadData:
-        assert bytes_of(path) == before
+async def test_a_damaged_database_with_a_log_that_still_waits_loses_neither(tmp_path: Path) -> None:
+    """F04: the log may be all that is left to repair it with."""
+    cases = ["empty", "cut to one page", "a garbage header", "a zero page", "newer", "a garbage log", "gone"]
+    for name in cases:
+        with case(name):
+            path = await filled(tmp_path / name, hot=True)
+            if name == "newer":
+                _write_at(path, 60, (7).to_bytes(4, "big"))
+            else:
+                DAMAGE[name](path)
+            before = bytes_of(path)
+            try:
+                async with open_database(path, NUMBERS) as database:
+                    assert len(await numbers(database)) == 201, "opened, and rows are missing"
+            except BadData:
+                assert bytes_of(path) == before
 
 
 async def test_a_database_as_a_kill_leaves_it_opens_with_everything_that_was_acknowledged(tmp_path: Path) -> None:
@@ -536,7 +535,7 @@ async def test_an_empty_file_is_called_empty_and_not_taken_for_a_new_database(tm
         assert path.stat().st_size == 0
 
 
-async def test_the_way_out_that_is_told_works(tmp_path: Path) -> None:
+async def test_the_way_out_in_the_message_works(tmp_path: Path) -> None:
     path = await filled(tmp_path)
     _truncate(path, 0)
     for name in ("a.db", "a.db.created"):
