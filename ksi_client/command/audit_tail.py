@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -54,11 +55,14 @@ def show_tail(screen: Screen, wanted: RowFilter, *, lines: int, follow: bool, ou
         for row in reversed(list(islice(rows, lines))):
             _print(screen, row, as_json)
     if not follow:
+        if file is not None:
+            file.close()
         return
-    for line in _followed(path, file, start):
-        row = _read(line)
-        if row and wanted.matches(row):
-            _print(screen, row, as_json)
+    with closing(_followed(path, file, start)) as following:
+        for line in following:
+            row = _read(line)
+            if row and wanted.matches(row):
+                _print(screen, row, as_json)
 
 
 def _print(screen: Screen, row: dict[str, Any], as_json: bool) -> None:
@@ -141,25 +145,27 @@ def _lines_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
     yield b"".join(reversed(rest))
 
 
-def _followed(path: Path, file: BinaryIO | None, position: int) -> Iterator[bytes]:
-    """Complete lines as they are written, forever. A rotated file is read to its end before the new one."""
+def _followed(path: Path, file: BinaryIO | None, position: int) -> Generator[bytes, None, None]:
+    """Complete lines as they are written, until closed. A rotated file is read to its end before the new one."""
     unfinished = b""
-    while True:
-        moved = file is None or _moved(
-            path, file, position
-        )  # checked before reading, so that the rotated file is read to its end
-        while file is not None and (piece := os.pread(file.fileno(), _BLOCK_BYTES, position)):
-            position += len(piece)
-            *lines, unfinished = (unfinished + piece).split(b"\n")
-            yield from lines
-        if not moved:
-            time.sleep(_POLL_S)
-            continue
+    try:
+        while True:
+            moved = file is None or _moved(path, file, position)  # before reading: a rotated file is read to its end
+            while file is not None and (piece := os.pread(file.fileno(), _BLOCK_BYTES, position)):
+                position += len(piece)
+                *lines, unfinished = (unfinished + piece).split(b"\n")
+                yield from lines
+            if not moved:
+                time.sleep(_POLL_S)
+                continue
+            if file is not None:
+                file.close()
+            file, position, unfinished = _opened(path), 0, b""
+            if file is None:
+                time.sleep(_POLL_S)
+    finally:
         if file is not None:
             file.close()
-        file, position, unfinished = _opened(path), 0, b""
-        if file is None:
-            time.sleep(_POLL_S)
 
 
 def _moved(path: Path, file: BinaryIO, position: int) -> bool:

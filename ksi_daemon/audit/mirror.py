@@ -36,8 +36,8 @@ class Mirror:
     def problem(self) -> str | None:
         """Why rows are missing in the mirror now, or None."""
         if self._file.problem is not None:
-            return f"rows are missing in the audit's copy: {self._file.problem}"
-        return "rows are missing in the audit's copy: its disk is too slow" if self._behind else None
+            return f"rows are missing in the audit's mirror: {self._file.problem}"
+        return "rows are missing in the audit's mirror: its disk is too slow" if self._behind else None
 
     @property
     def waiting(self) -> int:
@@ -53,7 +53,7 @@ class Mirror:
         if self.waiting > WAITING_ROWS_LIMIT:
             if not self._behind:
                 self._behind = True
-                self._on_alarm("rows are missing in the audit's copy: its disk is too slow")
+                self._on_alarm("rows are missing in the audit's mirror: its disk is too slow")
             return
         self._taken += len(rows)
         self._queue.put(rows)
@@ -81,7 +81,7 @@ class Mirror:
         self._file.write(lines)
         if self._file.problem is not None:
             if not had_problem:
-                self._on_alarm(f"rows are missing in the audit's copy: {self._file.problem}")
+                self._on_alarm(f"rows are missing in the audit's mirror: {self._file.problem}")
             if self._last_seq is None:
                 self._last_seq = first - 1
             return

@@ -1,13 +1,15 @@
-"""One line of the operator's socket: read strictly, refused with words that help."""
+"""One line of the operator's socket: read strictly, and refused with what is wrong and what to send."""
 
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from ksi_daemon.errors import Invalid
+from ksi_daemon.hygiene.strict_json import refuse_duplicate_keys
 
 NESTING_LIMIT = 64
+ID_LIMIT = 128
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -20,11 +22,11 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     correlation_id: str | None = None
     timeout_s: float | None = None
     token: str | None = None  # an agent's: the call is that agent's
-    as_agent: str | None = msgspec.field(name="as", default=None)  # the operator in an agent's shoes
+    as_agent: str | None = msgspec.field(name="as", default=None)  # the operator acting as this agent
 
     def __post_init__(self) -> None:
-        if isinstance(self.id, str) and len(self.id) > 128:
-            raise ValueError("id: at most 128 characters")
+        if not _is_usable_id(self.id):
+            raise ValueError("id: at most 128 characters, or an integer of 64 bits")
         if self.correlation_id is not None and not CORRELATION_ID.fullmatch(self.correlation_id):
             raise ValueError("correlation_id: 1 to 64 letters, digits and any of . _ : -")
         if self.timeout_s is not None and not 0 < self.timeout_s <= 86_400:
@@ -41,9 +43,10 @@ def parse_request(line: bytes) -> Request:
     """A line as a request, or `Invalid` that says what is wrong with it."""
     try:
         request = _decode(line)
+        refuse_duplicate_keys(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         shape = 'send one object a line: {"event":"system:health","data":{},"id":1}'
-        raise Invalid(f"this line is no request: {str(error)[:200]}", hint=shape) from error
+        raise Invalid(f"this line is not a valid request: {str(error)[:200]}", hint=shape) from error
     if (
         len(line) > NESTING_LIMIT
         and line.count(b"{") + line.count(b"[") > NESTING_LIMIT
@@ -54,16 +57,19 @@ def parse_request(line: bytes) -> Request:
 
 
 def id_of(line: bytes) -> str | int | None:
-    """The id of a line that is no good request, so that its sender can still tell which one it was."""
+    """The id of a line that is not a valid request, so that its sender can still tell which one it was."""
     try:
         found = _decode_anything(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     candidate = found.get("id") if isinstance(found, dict) else None
-    usable = (isinstance(candidate, str) and len(candidate) <= 128) or (
-        type(candidate) is int and abs(candidate) < 2**63
-    )
-    return candidate if usable else None
+    return candidate if _is_usable_id(candidate) else None
+
+
+def _is_usable_id(candidate: object) -> TypeGuard[str | int | None]:
+    if isinstance(candidate, str):
+        return len(candidate) <= ID_LIMIT
+    return candidate is None or (type(candidate) is int and -(2**63) <= candidate < 2**63)
 
 
 def _depth(value: Any) -> int:

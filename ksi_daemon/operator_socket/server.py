@@ -237,7 +237,7 @@ class _Connection(asyncio.Protocol):
         try:
             request = parse_request(line)
         except Invalid as error:
-            self._answer(id_of(line), error)
+            await self._refuse(id_of(line), error)
             return
         worker.request = request
         try:
@@ -308,8 +308,21 @@ class _Connection(asyncio.Protocol):
         self._unsent.append(_encode({"id": request_id, "ok": False, "error": error.as_dict()}) + b"\n")
 
     def _refuse_long_line(self) -> None:
-        self._answer(None, TooLarge(f"a line may have at most {LINE_LIMIT_BYTES:,} bytes", hint="send less at once"))
-        self._flush()
+        error = TooLarge(f"a line may have at most {LINE_LIMIT_BYTES:,} bytes", hint="send less at once")
+
+        async def refuse() -> None:
+            await self._refuse(None, error)
+            self._flush()
+
+        self._server.router.run_in_background(refuse(), "refusal of a line that is too long")
+
+    async def _refuse(self, request_id: str | int | None, refusal: KsiError) -> None:
+        """Refuse a line that is not a request: on record first, then the reply."""
+        try:
+            await self._server.router.record_bad_request(self._principal, refusal)
+        except KsiError as unavailable:
+            refusal = unavailable
+        self._answer(request_id, refusal)
 
     async def _send_notices(self) -> None:
         reported = 0

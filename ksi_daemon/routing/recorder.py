@@ -82,6 +82,20 @@ class Recorder:
             )
         )
 
+    async def bad_request(self, principal: Principal, error: KsiError) -> None:
+        """A message that is not a request; of its content only what is wrong with it is kept."""
+        await self.audit.append_refusal(
+            Entry(
+                type="error",
+                phase="outcome",
+                status=error.code,
+                transport=principal.transport,
+                principal=principal.kind,
+                agent_id=principal.agent_id,
+                reason=error.message,
+            )
+        )
+
     async def note(self, event: str, details: Any = None) -> None:
         """Something the daemon itself did: started, stopped."""
         await self.audit.append(Entry(type="system", event=event, details=details))

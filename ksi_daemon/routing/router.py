@@ -155,6 +155,11 @@ class Router:
         if self.recorder is not None:
             await self.recorder.unauthenticated(principal, event, error)
 
+    async def record_bad_request(self, principal: Principal, error: KsiError) -> None:
+        """Record a message that is not a request; raises when even that cannot be recorded."""
+        if self.recorder is not None:
+            await self.recorder.bad_request(principal, error)
+
     def run_in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run something to its end beside the calls; a failure is logged."""
         task = asyncio.get_running_loop().create_task(work, name=name)

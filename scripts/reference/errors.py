@@ -1,5 +1,7 @@
 """docs/reference/errors.md: the errors of calls and starts, and the exit codes of the command."""
 
+from typing import TypeVar
+
 import ksi_client.errors as client
 from ksi_client.command import fault
 from ksi_daemon import errors
@@ -15,6 +17,7 @@ Programs match the code word, never the message.
 EXTRA = {
     "invalid": "`fields`: every invalid field with its problem",
     "too_many": "`retry_after_s`: seconds to wait",
+    "circuit_open": "`retry_after_s`: seconds to wait",
     "internal": "`call_id`: find it in `var/log/ksi.jsonl`",
 }
 
@@ -25,8 +28,8 @@ def page() -> str:
 
 
 def _calls() -> str:
-    kinds = sorted(errors.KsiError.__subclasses__(), key=lambda kind: (kind.status, kind.code))
-    exits = {kind.code: kind.exit_code for kind in client.KsiError.__subclasses__()}
+    kinds = sorted(_subclasses(errors.KsiError), key=lambda kind: (kind.status, kind.code))
+    exits = {kind.code: kind.exit_code for kind in _subclasses(client.KsiError)}
     rows = [
         (code(kind.code), str(kind.status), _first_line(kind), EXTRA.get(kind.code, ""), str(exits[kind.code]))
         for kind in kinds
@@ -42,6 +45,14 @@ def _calls() -> str:
         + table(("error of `ksi_client`", "code", "meaning", "`ksi` exits with"), own)
         + "\n"
     )
+
+
+Error = TypeVar("Error")
+
+
+def _subclasses(kind: type[Error]) -> list[type[Error]]:
+    """All of them, those of subclasses too."""
+    return [found for each in kind.__subclasses__() for found in (each, *_subclasses(each))]
 
 
 def _starts() -> str:

@@ -55,6 +55,12 @@ def test_a_hundred_thousand_open_brackets_are_refused_quickly(daemon: Daemon) ->
 
 
 ECHO = b'{"event":"system:echo","data":{"text":"x"},"id":1}'
+DUPLICATES = {
+    "event": b'{"event":"system:echo","event":"system:shutdown","data":{"text":"x"},"id":7}',
+    "escaped": b'{"event":"system:echo","\\u0065vent":"system:shutdown","data":{"text":"x"},"id":7}',
+    "in data": b'{"event":"state:set","data":{"key":"a","key":"b","value":1},"id":7}',
+    "in a value": b'{"event":"state:set","data":{"key":"a","value":[{"x":1,"x":2}]},"id":7}',
+}
 NOT_ONE_OBJECT = {
     "array": b"[]",
     "batch": b"[" + ECHO + b"," + ECHO + b"]",
@@ -282,3 +288,47 @@ def test_unknown_events_are_refused_with_a_hint_and_without_an_echo_of_megabytes
         connection.call("x" * 900_000)
     assert refused.value.code == "unknown_event"
     assert len(str(refused.value.error)) < 1_000
+
+
+def test_the_same_key_twice_is_refused_wherever_it_is(daemon: Daemon) -> None:
+    """J01: which of the two is meant is anybody's guess, and parsers guess differently"""
+    daemon.start()
+    with daemon.connect() as connection:
+        for name, line in DUPLICATES.items():
+            answer = connection.ask(line)
+            assert (answer["ok"], answer["id"]) == (False, 7), name
+            assert "occurs twice in one object" in answer["error"]["message"], name
+        assert connection.call("state:list", {})["entries"] == []
+        _still_serves(connection)
+
+
+def test_ids_are_bounded_as_documented(daemon: Daemon) -> None:
+    """J06"""
+    daemon.start()
+    with daemon.connect() as connection:
+        good: list[Any] = ["x" * 128, "", 0, -(2**63), 2**63 - 1, None]
+        bad: list[Any] = ["x" * 129, 2**63, -(2**63) - 1, 10**40, 1.5, True, [], {}]
+        for request_id in good + bad:
+            asked: dict[str, Any] = {"event": "system:echo", "data": {"text": "x"}, "id": request_id}
+            answer = connection.ask(json.dumps(asked).encode())
+            if request_id in good and request_id is not True:
+                assert (answer["ok"], answer["id"]) == (True, request_id)
+            else:
+                assert (answer["ok"], answer["id"], answer["error"]["code"]) == (False, None, "invalid"), request_id
+
+
+def test_lines_that_are_no_requests_are_counted_exactly_in_the_audit(daemon: Daemon) -> None:
+    """J03, J04, U01: bad JSON, an unknown field, too long, too deep, a key twice; few with rows of their own, all in the count"""
+    daemon.start()
+    kinds = [b"not json", b'{"event":"system:echo","admin":true}', b"x" * 1_000_001, _nested(65), *DUPLICATES.values()]
+    with daemon.connect() as connection:
+        for line in kinds:
+            assert connection.ask(line)["ok"] is False
+        for _ in range(400):
+            assert connection.ask(b"{")["ok"] is False
+    assert daemon.stop() == 0
+    rows = daemon.audit_rows("type = 'error' AND call_id IS NULL")
+    assert sum(int(row["count"]) for row in rows) == len(kinds) + 400
+    assert {row["status"] for row in rows} == {"invalid", "too_large"}
+    assert {(row["transport"], row["principal"]) for row in rows} == {("socket", "operator")}
+    assert len(rows) <= 350
