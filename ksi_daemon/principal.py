@@ -22,11 +22,13 @@ class Principal(msgspec.Struct, frozen=True):
     session_id: str | None = None
     listener_of: str | None = None  # the plugin whose listener acts with this principal's rights
     impersonated_by: str | None = None  # "operator" when the operator acts as this agent
+    label: str = (
+        ""  # with the kind, so that no agent can pass for another kind by its name: operator, daemon, agent/scout
+    )
 
-    @property
-    def label(self) -> str:
-        """Who it is and of which kind, so that an agent cannot pass for another kind by its name: operator, daemon, agent/scout."""
-        return self.kind if self.kind in ("operator", "daemon") else f"{self.kind}/{self.name}"
+    def __post_init__(self) -> None:
+        label = self.kind if self.kind in ("operator", "daemon") else f"{self.kind}/{self.name}"
+        msgspec.structs.force_setattr(self, "label", label)
 
 
 DAEMON = Principal(kind="daemon", name="daemon")

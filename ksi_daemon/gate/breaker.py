@@ -9,7 +9,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Literal
 
 from ksi_daemon.errors import CircuitOpen, KsiError
@@ -41,7 +40,7 @@ def verdict(error: BaseException | None, *, caller_limited: bool = False) -> Ver
 
 
 class Breaker:
-    """The circuit breaker of one backend. `with breaker.guard():` around a call refuses it or counts how it ended."""
+    """The circuit breaker of one backend. `guard` refuses a call or lets it through and counts how it ended."""
 
     def __init__(self, backend: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.backend = backend
@@ -51,11 +50,8 @@ class Breaker:
         self._opened_at_s: float | None = None
         self._successes = 0
         self._probing = False
-
-    @property
-    def closed(self) -> bool:
-        """Whether calls simply pass: the one thing the router asks every time."""
-        return self._opened_at_s is None
+        self._guard = Guard(self, caller_limited=False)  # while closed all calls share these two
+        self._limited_guard = Guard(self, caller_limited=True)
 
     @property
     def state(self) -> State:
@@ -81,8 +77,10 @@ class Breaker:
         return sum(at_s > since_s for at_s in self._failures)
 
     def guard(self, *, caller_limited: bool = False) -> "Guard":
-        """The scope of one call, outside of its deadline, which it must see as `TimedOut`. Entering it may raise `CircuitOpen`."""
-        return Guard(self, caller_limited)
+        """Ask to make a call; tell the guard how it ended. Raises `CircuitOpen`."""
+        if self._opened_at_s is None:
+            return self._limited_guard if caller_limited else self._guard
+        return Guard(self, caller_limited=caller_limited, probe=self.enter())
 
     def as_dict(self) -> dict[str, Any]:
         """For health, statistics and explanations."""
@@ -134,27 +132,18 @@ class Breaker:
 
 
 class Guard:
-    """The scope of one call through a breaker. `caller_limited`: the caller set a shorter deadline than the handler has."""
+    """One call that a breaker let through. `caller_limited`: the caller set a shorter deadline than the handler has."""
 
-    __slots__ = ("_breaker", "_caller_limited", "_ended", "_probe")
+    __slots__ = ("_breaker", "_caller_limited", "_probe")
 
-    def __init__(self, breaker: Breaker, caller_limited: bool) -> None:
+    def __init__(self, breaker: Breaker, *, caller_limited: bool, probe: bool = False) -> None:
         self._breaker = breaker
         self._caller_limited = caller_limited
-        self._ended = False
-
-    def __enter__(self) -> None:
-        self._probe = self._breaker.enter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end(error)
+        self._probe = probe
 
     def end(self, error: BaseException | None) -> None:
-        """Count how the call ended, once."""
-        if not self._ended:
-            self._ended = True
+        """Count how the call ended."""
+        if error is not None or self._probe:
             self._breaker.leave(self._probe, verdict(error, caller_limited=self._caller_limited))
 
 

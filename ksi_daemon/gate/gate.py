@@ -74,15 +74,13 @@ class Gate:
         return self.rights.decide(principal, f"events/{notice}", "read").allowed
 
     async def enter(self, principal: Principal, handler: Handler) -> Slot | None:
-        """Charge the call to its agent and take a slot, waiting for one if need be. Raises `TooMany`."""
+        """Charge the call to its agent and take a slot, waiting for one if need be; None without a limit. Raises `TooMany`."""
         if not self.rate_limited:
             return None
         lineage = self.rights.lineage(principal.agent_id or "")
         self._charge(lineage, handler.traits.cost)
-        agent = lineage[0]
-        slot = self.slots.slot(agent.agent_id, self.rights.rate(agent).concurrent_calls)
-        await slot.__aenter__()
-        return slot
+        limit = self.rights.rate(lineage[0]).concurrent_calls
+        return None if limit is None else await self.slots.enter(lineage[0].agent_id, limit)
 
     def limit_refusals(self, principal: Principal) -> TooMany | None:
         """Count a refused call; the error to answer with when the agent has had too many of them."""

@@ -6,7 +6,6 @@ waiting. Deadlines of running calls are left to others.
 
 import asyncio
 from collections import deque
-from types import TracebackType
 
 from ksi_daemon.errors import TooMany
 
@@ -41,10 +40,6 @@ class Slots:
         """How many agents have calls under way or waiting; no other is kept."""
         return len(self._agents)
 
-    def slot(self, agent: str, limit: int | None) -> "Slot":
-        """`async with slots.slot(agent, limit):` around one call. Without a limit it neither waits nor counts."""
-        return Slot(self, agent, limit)
-
     def in_use(self, agent: str) -> int:
         """The agent's calls under way."""
         known = self._agents.get(agent)
@@ -55,7 +50,7 @@ class Slots:
         known = self._agents.get(agent)
         return 0 if known is None else len(known.waiting)
 
-    async def enter(self, agent: str, limit: int) -> None:
+    async def enter(self, agent: str, limit: int) -> "Slot":
         """Take a slot, waiting for one if need be. Raises `TooMany`."""
         state = self._agents.get(agent)
         if state is None:
@@ -66,8 +61,9 @@ class Slots:
         if state.running < limit and self._has_free_slot():
             state.running += 1
             self.running += 1
-            return
-        await self._wait(agent, state)
+        else:
+            await self._wait(agent, state)
+        return Slot(self, agent)
 
     def leave(self, agent: str) -> None:
         """Give the slot back; the next in turn gets it."""
@@ -147,30 +143,19 @@ class Slots:
 
 
 class Slot:
-    """The scope of one call. It can be released early, when the call is answered although its handler still runs."""
+    """One call's slot."""
 
-    __slots__ = ("_agent", "_held", "_limit", "_slots")
+    __slots__ = ("_agent", "_released", "_slots")
 
-    def __init__(self, slots: Slots, agent: str, limit: int | None) -> None:
+    def __init__(self, slots: Slots, agent: str) -> None:
         self._slots = slots
         self._agent = agent
-        self._limit = limit
-        self._held = False
-
-    async def __aenter__(self) -> None:
-        if self._limit is not None:
-            await self._slots.enter(self._agent, self._limit)
-            self._held = True
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+        self._released = False
 
     def release(self) -> None:
-        """Give the slot back, once."""
-        if self._held:
-            self._held = False
+        """Give the slot back; a second time does nothing."""
+        if not self._released:
+            self._released = True
             self._slots.leave(self._agent)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from ksi_daemon.errors import ApprovalRequired, Forbidden, Internal, KsiError, TimedOut, TooMany, bounded
-from ksi_daemon.gate.breaker import Breaker, Guard
+from ksi_daemon.gate.breaker import Guard
 from ksi_daemon.gate.slots import Slot
 from ksi_daemon.logs.journal import CallRecord
 from ksi_daemon.logs.redaction import redact
@@ -27,7 +27,7 @@ REFUSALS = (Forbidden, ApprovalRequired, TooMany)
 REFUSED_DELAY_S = 0.1  # before the reply to a refused call of an agent that has had too many refusals
 
 
-class CallScope(msgspec.Struct, eq=False):
+class CallScope(msgspec.Struct, eq=False, gc=False):
     """One call from its arrival to its durable outcome."""
 
     router: "Router"
@@ -43,7 +43,9 @@ class CallScope(msgspec.Struct, eq=False):
     guard: Guard | None = None
     caller_limited: bool = False  # the caller set a shorter deadline than the handler has
     delay_s: float = 0.0
-    outcome: Outcome | None = None
+    status: str = "cancelled"
+    reason: str | None = None
+    duration_s: float = 0.0
     abandoned: bool = False
 
     def __enter__(self) -> Self:
@@ -53,16 +55,12 @@ class CallScope(msgspec.Struct, eq=False):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.abandoned:
+            if error is not None and not isinstance(error, KsiError | asyncio.CancelledError | GeneratorExit):
+                raise self._internal(error) from error
             return
         raised = self._finish(error)
         if raised is not error and raised is not None:
             raise raised from error
-
-    def enter_breaker(self, breaker: Breaker) -> None:
-        """Refuse to call a plugin that keeps failing, or count how this call ends."""
-        guard = breaker.guard(caller_limited=self.caller_limited)
-        guard.__enter__()
-        self.guard = guard
 
     async def close(self) -> None:
         """Write the outcome row, durable before the reply leaves; until then the call counts as under way."""
@@ -72,10 +70,14 @@ class CallScope(msgspec.Struct, eq=False):
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
         finally:
-            if self.slot is not None:
-                self.slot.release()
-            if self.route is not None:
-                self.route.owner.end_call()
+            self.release()
+
+    def release(self) -> None:
+        """Give back what the call holds."""
+        if self.slot is not None:
+            self.slot.release()
+        if self.route is not None:
+            self.route.owner.end_call()
 
     def abandon(self) -> None:
         """The handler ignores every cancellation. Its caller is answered now; its plugin stays busy until it really ends."""
@@ -99,36 +101,42 @@ class CallScope(msgspec.Struct, eq=False):
             self.on_abandoned(error)
 
     def _finish(self, error: BaseException | None) -> BaseException | None:
-        """Decide what the call ended as, and count it; returns what its caller is to be told."""
+        """Decide what the call ended as, and count it; returns the error to raise, if any."""
         if self.guard is not None:
             self.guard.end(error)
-        reason: str | None = None
         if error is None:
-            status = "ok"
+            self.status = "ok"
         elif isinstance(error, KsiError):
             error = self._limited(error)
-            status, reason = error.code, error.message
-        elif isinstance(error, GeneratorExit | asyncio.CancelledError) and _is_being_cancelled():
-            status = "cancelled"
-        else:
-            status, reason = "internal", _describe(error)
+            self.status, self.reason = error.code, bounded(error.message)
+        elif not (isinstance(error, GeneratorExit | asyncio.CancelledError) and _is_being_cancelled()):
+            self.status, self.reason = "internal", bounded(_describe(error))
             error = self._internal(error)
-        duration_s = self.router.deadlines.clock() - self.started_s
-        self.outcome = Outcome(
-            status=status,
-            reason=None if reason is None else bounded(reason),
-            duration_s=duration_s,
-            result_bytes=self.result_bytes,
+        router, route, call = self.router, self.route, self.context
+        self.duration_s = router.deadlines.clock() - self.started_s
+        record = CallRecord(
+            call.call_id,
+            call.event if route is not None else bounded(redact(call.event[:100])),
+            call.correlation_id,
+            call.parent_id,
+            call.depth,
+            call.principal.label,
+            self.status,
+            int(self.duration_s * 1_000_000),
+            self.result_bytes,
         )
-        self._add_to_journal(self.outcome)
+        router.journal.add_call(record, None if route is None else route.counts)
         return error
 
     async def _write_outcome(self) -> None:
-        if self.router.recorder is not None and self.outcome is not None:
-            handler = None if self.route is None else self.route.handler
-            arguments = None if self.intended else self.data
+        if self.router.recorder is not None:
             await self.router.recorder.outcome(
-                self.context, self.outcome, handler, rule=self.rule, arguments=arguments, intended=self.intended
+                self.context,
+                Outcome(self.status, self.reason, self.duration_s, self.result_bytes),
+                None if self.route is None else self.route.handler,
+                rule=self.rule,
+                arguments=None if self.intended else self.data,
+                intended=self.intended,
             )
 
     def _limited(self, error: KsiError) -> KsiError:
@@ -157,21 +165,6 @@ class CallScope(msgspec.Struct, eq=False):
             hint=f"the log has the details: grep {call.call_id} var/log/ksi.jsonl",
             call_id=call.call_id,
         )
-
-    def _add_to_journal(self, outcome: Outcome) -> None:
-        call = self.context
-        record = CallRecord(
-            call.call_id,
-            call.event if self.route is not None else bounded(redact(call.event[:100])),
-            call.correlation_id,
-            call.parent_id,
-            call.depth,
-            call.principal.label,
-            outcome.status,
-            int(outcome.duration_s * 1_000_000),
-            outcome.result_bytes,
-        )
-        self.router.journal.add_call(record, None if self.route is None else self.route.counts)
 
 
 def _describe(error: BaseException) -> str:

@@ -46,7 +46,7 @@ class Deadlines:
             self.sweep()
 
 
-class Deadline(msgspec.Struct, eq=False):
+class Deadline(msgspec.Struct, eq=False, gc=False):
     """One scope. Leaving it by its own cancellation raises `TimedOut`; any other exception passes through."""
 
     deadlines: Deadlines

@@ -132,18 +132,24 @@ class Router:
                 self._permit(scope, handler, parent)
                 if parent is None and principal.agent_id is not None:
                     await self._enter(scope, handler)
-                with self._deadline(scope, handler, timeout_s):
+                limit_s = handler.traits.timeout_s or self.limits.call_timeout_s
+                if timeout_s is not None and timeout_s < limit_s:
+                    limit_s, scope.caller_limited = timeout_s, True
+                with Deadline(self.deadlines, self.deadlines.clock() + limit_s, limit_s, scope.abandon):
                     params = handler.parse(data)
                     if self.recorder is not None and not handler.traits.reads:
                         await self.recorder.intent(context, handler, data, rule=scope.rule)
                         scope.intended = True
                         self._permit(scope, handler, parent)  # a right revoked meanwhile is gone
                     if route.breaker is not None:
-                        scope.enter_breaker(route.breaker)
+                        scope.guard = route.breaker.guard(caller_limited=scope.caller_limited)
                     result = await handler.invoke(context, params)
                 return self._fit(scope, handler.encode(result))
         finally:
-            await scope.close()
+            if self.recorder is None:
+                scope.release()
+            else:
+                await scope.close()
 
     async def note(self, event: str, details: Any) -> None:
         """Record something the daemon itself did."""
@@ -243,13 +249,6 @@ class Router:
         if self.gate is not None:
             scope.slot = await self.gate.enter(scope.context.principal, handler)
             scope.rule = self.gate.permit(scope.context.principal, handler)
-
-    def _deadline(self, scope: CallScope, handler: Handler, timeout_s: float | None) -> Deadline:
-        """The handler's own limit, or the caller's when that is shorter."""
-        limit_s = handler.traits.timeout_s or self.limits.call_timeout_s
-        if timeout_s is not None and timeout_s < limit_s:
-            limit_s, scope.caller_limited = timeout_s, True
-        return self.deadlines.within(limit_s, scope.abandon)
 
     def _fit(self, scope: CallScope, answer: bytes) -> bytes:
         scope.result_bytes = len(answer)

@@ -26,9 +26,7 @@ def breaker(clock: FakeClock) -> Breaker:
 
 def call(breaker: Breaker, error: BaseException | None = None) -> None:
     """One call that ends so; a refusal by the breaker is raised."""
-    guard = breaker.guard()
-    guard.__enter__()
-    guard.__exit__(None if error is None else type(error), error, None)
+    breaker.guard().end(error)
 
 
 def state(breaker: Breaker) -> str:
@@ -75,11 +73,10 @@ def test_half_open_lets_one_probe_at_a_time_through_and_three_successes_close_it
     clock.pass_s(30)
     assert state(breaker) == "half_open"
     probe = breaker.guard()
-    probe.__enter__()
     with pytest.raises(CircuitOpen) as refused:
         call(breaker)
     assert refused.value.retry_after_s == 1.0
-    probe.__exit__(None, None, None)
+    probe.end(None)
     call(breaker)
     assert state(breaker) == "half_open"
     call(breaker)
@@ -122,15 +119,13 @@ def test_a_probe_that_is_cancelled_or_refused_decides_nothing_and_makes_room_for
 
 def test_calls_made_before_it_opened_change_nothing_when_they_end(breaker: Breaker, clock: FakeClock) -> None:
     late = [breaker.guard() for _ in range(6)]
-    for guard in late:
-        guard.__enter__()
     open_it(breaker)
     clock.pass_s(20)
-    late[0].__exit__(RuntimeError, RuntimeError(), None)
+    late[0].end(RuntimeError())
     assert breaker.retry_after_s == pytest.approx(10, abs=0.002)
     clock.pass_s(10)
     for guard in late[1:]:
-        guard.__exit__(None, None, None)
+        guard.end(None)
     assert state(breaker) == "half_open"
 
 
