@@ -37,13 +37,39 @@ GENERATED_ID = re.compile(r"[0-9a-f]{16,64}")
 Value = str | int | float | bytes | None
 Row = tuple[Value, ...]
 
-# The order must not change: a row's hash is computed from these, as one JSON array.
-FIELDS = (
-    "daemon_id", "seq", "time", "type", "phase", "status", "call_id", "correlation_id", "parent_id", "transport", "principal",
-    "agent_id", "user_id", "session_id", "credential_id", "conversation_id", "event", "tool",
-    "arguments", "arguments_bytes", "arguments_sha256", "rule", "reason", "duration_ms", "result_bytes", "count", "details",
-)  # fmt: skip
-JSON_FIELDS = ("arguments", "details")
+# A row: each field's name and type, and whether every row has it. The order is part of the format: a row's hash is made of the
+# values in this order, as one JSON array. `files.py` has the table of it, `line.py` derives the JSON line from it.
+ROW: tuple[tuple[str, type, bool], ...] = (
+    ("daemon_id", str, True),
+    ("seq", int, True),
+    ("time", str, True),
+    ("type", str, True),
+    ("phase", str, True),
+    ("status", str, True),
+    ("call_id", str, False),
+    ("correlation_id", str, False),
+    ("parent_id", str, False),
+    ("transport", str, True),
+    ("principal", str, True),
+    ("agent_id", str, False),
+    ("user_id", str, False),
+    ("session_id", str, False),
+    ("credential_id", str, False),
+    ("conversation_id", str, False),
+    ("event", str, False),
+    ("tool", str, False),
+    ("arguments", msgspec.Raw, False),
+    ("arguments_bytes", int, False),
+    ("arguments_sha256", str, False),
+    ("rule", str, False),
+    ("reason", str, False),
+    ("duration_ms", float, False),
+    ("result_bytes", int, False),
+    ("count", int, True),
+    ("details", msgspec.Raw, False),
+)
+FIELDS = tuple(name for name, _, _ in ROW)
+JSON_FIELDS = tuple(name for name, kind, _ in ROW if kind is msgspec.Raw)
 COLUMNS = (*FIELDS, "prev_hash", "hash")
 
 

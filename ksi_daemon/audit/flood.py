@@ -93,20 +93,19 @@ class Flood:
 
 
 def _summary(counted: _Count) -> Entry:
-    first = counted.first
-    return Entry(
-        type=first.type,
-        phase=first.phase,
-        status=first.status,
-        event=first.event,
-        tool=first.tool,
-        transport=first.transport,
-        principal=first.principal,
-        agent_id=first.agent_id,
-        user_id=first.user_id,
-        rule=first.rule,
-        reason=first.reason,
+    """One row for many refusals: what they have in common, without what belongs to a single call."""
+    return msgspec.structs.replace(
+        counted.first,
+        call_id=None,
+        correlation_id=None,
+        parent_id=None,
+        session_id=None,
+        credential_id=None,
+        conversation_id=None,
+        arguments=None,
+        duration_ms=None,
+        result_bytes=None,
         count=counted.count,
         time_s=counted.first_s,
-        details={"summary": "refusals over the budget of one second", "until": iso_time(counted.last_s)},
+        details={"summary": "refusals beyond the budget of one second", "until": iso_time(counted.last_s)},
     )

@@ -4,45 +4,22 @@ from typing import Any
 
 import msgspec
 
-from ksi_daemon.audit.entry import COLUMNS, FIELDS, JSON_FIELDS, Row
+from ksi_daemon.audit.entry import COLUMNS, FIELDS, JSON_FIELDS, ROW, Row
 
 NULL = msgspec.Raw(b"null")
 
 _encode = msgspec.json.Encoder().encode
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    daemon_id: str
-    seq: int
-    time: str
-    type: str
-    phase: str
-    status: str
-    call_id: str | None = None
-    correlation_id: str | None = None
-    parent_id: str | None = None
-    transport: str
-    principal: str
-    agent_id: str | None = None
-    user_id: str | None = None
-    session_id: str | None = None
-    credential_id: str | None = None
-    conversation_id: str | None = None
-    event: str | None = None
-    tool: str | None = None
-    arguments: msgspec.Raw = NULL
-    arguments_bytes: int | None = None
-    arguments_sha256: str | None = None
-    rule: str | None = None
-    reason: str | None = None
-    duration_ms: float | None = None
-    result_bytes: int | None = None
-    count: int
-    details: msgspec.Raw = NULL
-    prev_hash: str
-    hash: str
-
-
+_Line: Any = msgspec.defstruct(
+    "_Line",
+    [
+        (name, kind) if always else (name, kind, NULL) if kind is msgspec.Raw else (name, kind | None, None)
+        for name, kind, always in (*ROW, ("prev_hash", str, True), ("hash", str, True))
+    ],
+    frozen=True,
+    kw_only=True,
+)
 _decoder = msgspec.json.Decoder(_Line)
 
 
