@@ -141,6 +141,9 @@ async def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
         async with database.transaction() as transaction:
             await transaction.execute(INSERT, 1, "x")
             await transaction.execute(INSERT, 2, "x")
+            assert await transaction.execute_many(INSERT, [(11, "x"), (12, "x")]) == 2
+            assert await transaction.execute_many(INSERT, []) == 0
+            assert await transaction.execute("DELETE FROM numbers WHERE number > 10") == 2
             assert len(await transaction.fetch("SELECT * FROM numbers")) == 2
             assert await numbers(database) == []
         assert await numbers(database) == [1, 2]
