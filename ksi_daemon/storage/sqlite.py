@@ -147,7 +147,12 @@ class Database:
             self.migrations = tuple(migrations[:number])
 
     async def _open_reader(self) -> aiosqlite.Connection:
-        reader = await _connect(self.path)
+        opening = asyncio.create_task(_connect(self.path))
+        try:
+            reader = await asyncio.shield(opening)
+        except asyncio.CancelledError:  # nobody would close it, and its thread would keep the process alive
+            await (await opening).close()
+            raise
         self._open_readers.append(reader)
         await reader.execute("PRAGMA query_only = ON")
         return reader
