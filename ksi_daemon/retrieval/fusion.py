@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 CANDIDATES = 100  # of each side
+# By kind of source, chosen on development data (docs/retrieval.md). Instant vectors are weaker, so words count for more.
 VECTOR_WEIGHTS: Mapping[str, float] = {"prose": 0.4, "code": 0.9}
+INSTANT_WEIGHTS: Mapping[str, float] = {"prose": 0.3, "code": 0.4}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ While better vectors are being made there are two vector sides: a chunk is judge
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ksi_daemon.retrieval.document import Hit, Parts
-from ksi_daemon.retrieval.fusion import CANDIDATES, VECTOR_WEIGHTS, Scale, fused, scale_of
+from ksi_daemon.retrieval.fusion import CANDIDATES, Scale, fused, scale_of
 from ksi_daemon.retrieval.scope import Scope
 from ksi_daemon.retrieval.text_index import TextIndex
 from ksi_daemon.retrieval.vector_scan import Scored, VectorScan
@@ -30,6 +30,7 @@ class VectorSide:
 
     scan: VectorScan
     query: Vector
+    weights: Mapping[str, float]  # by kind of source
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class _Judged:
     """What one side found: its candidates' scale, and the cosine of every candidate of any side that it has a vector of."""
 
     embedder: str
+    weights: Mapping[str, float]
     scale: Scale
     found: tuple[Scored, ...]
     cosines: dict[int, float]
@@ -67,7 +69,7 @@ async def hybrid_search(
     for chunk, row in rows.items():
         side = next((side for side in judged if chunk in side.cosines), None)
         cosine = side.cosines[chunk] if side else 0.0
-        weight = WEIGHT_OF_ORDER.get(order, VECTOR_WEIGHTS[row["source_kind"]])
+        weight = WEIGHT_OF_ORDER.get(order, side.weights[row["source_kind"]] if side else 0.0)
         by_words = lexical_scale(relevance[chunk]) if chunk in relevance else 0.0
         by_vector = side.scale(cosine) if side else 0.0
         value = fused(by_words, by_vector, vector_weight=weight)
@@ -90,7 +92,7 @@ async def _judge(
     for side, near in zip(sides, found, strict=True):
         cosines = dict(near)
         cosines |= await side.scan.cosines(side.query, sorted(candidates - cosines.keys()))
-        judged.append(_Judged(side.scan.embedder, scale_of(near), tuple(near), cosines))
+        judged.append(_Judged(side.scan.embedder, side.weights, scale_of(near), tuple(near), cosines))
     return judged
 
 

@@ -25,6 +25,7 @@ from ksi_daemon.errors import bounded
 from ksi_daemon.retrieval.backfill import Backfill, embedded_text
 from ksi_daemon.retrieval.document import Document, Filter, Hit
 from ksi_daemon.retrieval.embedder import Embedder, stored
+from ksi_daemon.retrieval.fusion import INSTANT_WEIGHTS, VECTOR_WEIGHTS
 from ksi_daemon.retrieval.hybrid_search import Order, VectorSide, hybrid_search
 from ksi_daemon.retrieval.index_state import IndexState
 from ksi_daemon.retrieval.minilm_embedder import MiniLmEmbedder
@@ -158,12 +159,14 @@ class Retrieval:
         if self._better is not self._instant:
             scan, serving = self._better, self._serving
             try:
-                sides.append(VectorSide(scan, (await asyncio.to_thread(serving.embed, [query]))[0]))
+                vectors = await asyncio.to_thread(serving.embed, [query])
             except Exception as error:  # noqa: BLE001 - shown in the state, and every hit names the embedder that judged it
                 self._last_error = bounded(f"{type(error).__name__}: {error}")
+            else:
+                sides.append(VectorSide(scan, vectors[0], VECTOR_WEIGHTS))
         if not sides or not self._complete:
             vectors = await asyncio.to_thread(self._settings.instant.embed, [query])
-            sides.append(VectorSide(self._instant, vectors[0]))
+            sides.append(VectorSide(self._instant, vectors[0], INSTANT_WEIGHTS))
         return sides
 
     # --- how it is

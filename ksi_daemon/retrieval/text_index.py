@@ -134,7 +134,7 @@ class TextIndex:
         inside = ""
         params: tuple[str | float, ...] = ()
         if not scope.is_open or (scope.condition != "1" and await self._has_restricted()):
-            inside = f" AND rowid IN (SELECT c.number {JOINED} WHERE {scope.condition})"
+            inside = f" AND +rowid IN (SELECT c.number {JOINED} WHERE {scope.condition})"
             params = scope.params
         statement = (
             f"SELECT rowid, rank FROM retrieval_words WHERE retrieval_words MATCH ?{inside} ORDER BY rank LIMIT ?"  # noqa: S608 - only marks
@@ -211,11 +211,16 @@ def _compare(documents: Sequence[Document], known: Sequence[Mapping[str, Known]]
     for document, stored in zip(documents, known, strict=True):
         kept: list[Chunk] = []
         new: list[Chunk] = []
-        for chunk in chunk_text(document.id, document.text, format=document.format):
+        for chunk in chunk_text(document.id, document.text, format=document.format) or _title_alone(document):
             same = stored.get(chunk.id) == Known(document.title, chunk.heading, chunk.text)
             (kept if same else new).append(chunk)
         changes.append(Change(document, tuple(kept), tuple(new)))
     return changes
+
+
+def _title_alone(document: Document) -> list[Chunk]:
+    """A document without words is found by its title."""
+    return [Chunk("title", "", "", 0, 0)] if document.title.strip() else []
 
 
 async def _write_document(transaction: Transaction, document: Document) -> int:

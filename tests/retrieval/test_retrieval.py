@@ -24,7 +24,7 @@ async def test_what_is_put_is_found_at_once_with_its_place_and_its_score(retriev
     assert hit.text == text[hit.start : hit.end]
     assert 0 < hit.score <= 1
     assert hit.parts is not None
-    assert (hit.parts.lexical, hit.parts.vector_weight, hit.parts.embedder) == (1.0, 0.4, "words")
+    assert (hit.parts.lexical, hit.parts.vector_weight, hit.parts.embedder) == (1.0, 0.3, "words")
     assert (await retrieval.search("apples", agent="ada"))[0].parts is None
 
 
@@ -40,6 +40,16 @@ async def test_putting_a_document_again_replaces_it_and_keeps_the_vectors_of_wha
     assert hits[0].text == "# One\n\nApples."
     assert hits[0].start == len("New start.\n\n")
     assert all("Pears" not in hit.text for hit in await retrieval.search("pears", agent=None))
+    assert await retrieval.verify() == []
+
+
+async def test_a_document_without_text_is_found_by_its_title_and_one_without_words_is_not_in_the_way(
+    retrieval: Retrieval,
+) -> None:
+    await retrieval.put([note("a", " \n", title="Apples"), note("b", "\n")])
+    assert await found(retrieval, "apples") == ["a"]
+    await retrieval.put([note("a", "Now with text.", title="Apples")])
+    assert [hit.text for hit in await retrieval.search("apples", agent=None)] == ["Now with text."]
     assert await retrieval.verify() == []
 
 
