@@ -13,7 +13,7 @@ DAEMON = ROOT / "ksi_daemon"
 LAYERS: list[set[str]] = [
     {"ksi_daemon", "errors", "config", "principal", "access", "identifiers"},
     {"handler", "notice"},
-    {"storage", "workers", "logs"},
+    {"storage", "retrieval", "workers", "logs"},
     {"hygiene"},
     {"plugin"},
     {"gate", "audit"},
@@ -149,6 +149,12 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "structlog": {"logs/log.py", "routing/router.py", "plugin.py"},
     "uvloop": {"daemon.py"},
     "fcntl": {"process/var_dir.py"},
+    # heavy, and only ever imported inside a function: the start of the daemon must not wait for them
+    "numpy": {"retrieval"},
+    "onnxruntime": {"retrieval/minilm_embedder.py"},
+    "tokenizers": {"retrieval/minilm_embedder.py", "retrieval/static_embedder.py"},
+    "yaml": {"retrieval/front_matter.py"},
+    "markdown_it": {"retrieval/chunking.py"},
 }
 
 

@@ -22,6 +22,7 @@ GROUP_LIMIT = 256
 CLOSE_LIMIT_S = 2.0
 
 Row = sqlite3.Row
+DatabaseError = sqlite3.DatabaseError
 
 
 @dataclass(slots=True)
@@ -54,6 +55,11 @@ class Transaction:
         """Run one statement; returns how many rows it changed."""
         async with self._connection.execute(sql, params) as cursor:
             return cursor.rowcount
+
+    async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run one statement for each row; returns how many rows changed."""
+        async with self._connection.executemany(sql, rows) as cursor:
+            return max(0, cursor.rowcount)
 
     async def fetch(self, sql: str, *params: Any) -> list[Row]:
         """All rows, seeing this transaction's own changes."""
@@ -139,7 +145,12 @@ class Database:
             self.migrations = tuple(migrations[:number])
 
     async def _open_reader(self) -> aiosqlite.Connection:
-        reader = await _connect(self.path)
+        opening = asyncio.create_task(_connect(self.path))
+        try:
+            reader = await asyncio.shield(opening)
+        except asyncio.CancelledError:  # nobody would close it, and its thread would keep the process alive
+            await (await opening).close()
+            raise
         self._open_readers.append(reader)
         await reader.execute("PRAGMA query_only = ON")
         return reader

@@ -5,6 +5,7 @@ import contextlib
 import shutil
 import sqlite3
 import stat
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,9 @@ async def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
         async with database.transaction() as transaction:
             await transaction.execute(INSERT, 1, "x")
             await transaction.execute(INSERT, 2, "x")
+            assert await transaction.execute_many(INSERT, [(11, "x"), (12, "x")]) == 2
+            assert await transaction.execute_many(INSERT, []) == 0
+            assert await transaction.execute("DELETE FROM numbers WHERE number > 10") == 2
             assert len(await transaction.fetch("SELECT * FROM numbers")) == 2
             assert await numbers(database) == []
         assert await numbers(database) == [1, 2]
@@ -161,6 +165,23 @@ async def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
             await collide()
         assert await soon(database.execute(INSERT, 5, "x")) == 1
         assert await numbers(database) == [1, 2, 5]
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+async def test_a_read_cancelled_while_its_connection_opens_leaves_no_thread_behind(tmp_path: Path, turns: int) -> None:
+    """A thread of a connection that nobody closes keeps the whole process from ending."""
+    before = set(threading.enumerate())
+    async with open_database(tmp_path / "a.db", NUMBERS) as database:
+        task = asyncio.create_task(database.fetch("SELECT * FROM numbers"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=WAIT_S)
+        assert task.done()
+        assert await numbers(database) == []
+    await until(
+        lambda: all(thread.name.startswith("asyncio_") for thread in set(threading.enumerate()) - before)
+    )  # the loop's own pool stays
 
 
 async def test_other_writes_wait_for_a_transaction_and_are_not_part_of_it(tmp_path: Path) -> None:

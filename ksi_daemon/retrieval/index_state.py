@@ -1,0 +1,19 @@
+"""How the index is: what is searchable, what still waits for its better vectors, and what went wrong."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """`queued` while vectors wait for the worker, `running` while it works, `failed` when it cannot go on."""
+
+    state: Literal["queued", "running", "done", "failed"]
+    documents: int
+    chunks: int  # all of them are searchable by words and instant vectors
+    waiting: int  # chunks without a vector of the embedder that is wanted
+    failed: int  # chunks whose text that embedder refused
+    embedder: str  # the one that is wanted
+    serving: str  # the one whose vectors answer
+    last_error: str | None
+    purge_waiting: bool  # deleted text may still be in the file

@@ -1,0 +1,1 @@
+"""Judged sets, measures and the run behind `scripts/eval-retrieval`."""
