@@ -161,7 +161,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         word = "stopping"
         end_at_the_latest(EXIT_AT_THE_LATEST_S, log.logger)
         await _drain(router, log)
-        with suppress(AuditUnavailable):  # told by its alarm; the stop goes on
+        with suppress(AuditUnavailable):  # its alarm says so; the stop goes on
             await router.note("system:stopped", {"calls_cut": router.in_flight})
     log.logger.info("stopped")
 

@@ -199,7 +199,7 @@ def invalid_params(event: str, error: ValidationError) -> Invalid:
         {"field": ".".join(str(part) for part in detail["loc"]) or "(data)", "problem": detail["msg"]}
         for detail in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-    named = "; ".join(f"{one['field']}: {one['problem']}" for one in fields[:5])
+    named = "; ".join(f"{field['field']}: {field['problem']}" for field in fields[:5])
     return Invalid(
         f"{event} was sent data that does not fit: {named}",
         hint=f"system:help event={event} shows its parameters",

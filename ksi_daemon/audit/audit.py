@@ -25,6 +25,7 @@ from ksi_daemon.audit.mirror import Mirror
 from ksi_daemon.audit.opening import open_files
 from ksi_daemon.audit.writer import RETRY_S, Writer
 from ksi_daemon.errors import AuditUnavailable, Conflict, Invalid, Unavailable
+from ksi_daemon.workers.supervisor import supervising
 
 
 class Audit:
@@ -45,6 +46,7 @@ class Audit:
         self._mirror = mirror
         self._clock = clock
         self._monotonic = monotonic
+        self.alarm_sources: list[Callable[[], list[str]]] = []
         self._flood = Flood()
         self._counted = asyncio.Event()
         self._reorganising = asyncio.Lock()  # verification must not run while rows are being dropped
@@ -63,7 +65,8 @@ class Audit:
         """The current alarms, as sentences."""
         problem = self._writer.problem
         unavailable = f"the audit cannot be written, so calls are refused: {problem}" if problem else None
-        return [text for text in (unavailable, self._writer.checkpoints.problem, self._mirror.problem) if text]
+        own = [text for text in (unavailable, self._writer.checkpoints.problem, self._mirror.problem) if text]
+        return own + [text for source in self.alarm_sources for text in source()]
 
     async def append(self, entry: Entry) -> None:
         """Returns when the entry's row is durable. Raises `AuditUnavailable` when it could not be made so."""
@@ -244,12 +247,11 @@ async def open_audit(
     mirror.start()
     writer.start()
     audit = Audit(files, writer, mirror, clock=clock, monotonic=monotonic)
-    summarising = asyncio.create_task(audit.summarise_floods(), name="audit summaries")
     try:
-        await writer.record_unknown_outcomes()
-        yield audit
+        async with supervising(log) as background:
+            background.start("the audit's summaries", audit.summarise_floods)
+            audit.alarm_sources.append(background.alarms)
+            await writer.record_unknown_outcomes()
+            yield audit
     finally:
-        summarising.cancel()
-        with suppress(asyncio.CancelledError):
-            await summarising
         await audit.close()

@@ -65,7 +65,7 @@ def unseen(agent_id: str, event: str, inactive_reason: str | None) -> Forbidden:
 
 
 def no_such_tool(asked: str, agent_id: str) -> str:
-    """The one text for what does not exist and for what the caller may not see: the two cannot be told apart."""
+    """The one text for what does not exist and for what the caller may not see, so that both look the same."""
     if not EVENT_NAME.fullmatch(asked):
         return "no such tool for this agent; ask the operator to grant the one that you need"
     return (

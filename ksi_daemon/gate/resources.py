@@ -98,7 +98,7 @@ def _stretched(pattern: Segments, length: int) -> Segments:
 
 def _refused(text: str, why: str) -> Invalid:
     return Invalid(
-        f"{ascii(text)[:100]} is no resource: {why}",
+        f"{ascii(text)[:100]} is not a valid resource: {why}",
         hint="segments of letters, digits, '.', '_' and '-', separated by '/' or ':', such as events/notes:* or tables/meals",
     )
 

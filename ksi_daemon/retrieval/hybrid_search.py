@@ -75,8 +75,8 @@ async def hybrid_search(
         value = fused(by_words, by_vector, vector_weight=weight)
         shown = Parts(by_words, by_vector, weight, side.embedder if side else "")
         ranked.append(_Ranked(value, chunk, row, min(1.0, max(0.0, cosine)), shown))
-    ranked.sort(key=lambda one: (-one.value, -one.score, one.chunk))
-    return [_hit(one, parts=parts) for one in ranked[:limit]]
+    ranked.sort(key=lambda found: (-found.value, -found.score, found.chunk))
+    return [_hit(found, parts=parts) for found in ranked[:limit]]
 
 
 async def _judge(

@@ -65,7 +65,7 @@ class Retrieval:
         self._instant = self._scan(settings.instant)
         self._wanted = settings.embedder or settings.instant
         known = (self._wanted, settings.instant, *settings.previous)
-        self._serving = next((one for one in known if one.fingerprint == serving), settings.instant)
+        self._serving = next((embedder for embedder in known if embedder.fingerprint == serving), settings.instant)
         self._better = self._instant if self._serving is settings.instant else self._scan(self._serving)
         self._backfill = Backfill(database, self._take_over)
         self._work = asyncio.Event()
@@ -271,7 +271,7 @@ class Retrieval:
         return row is not None
 
     async def _serve_wanted(self) -> None:
-        """Let the wanted embedder answer from now on, and delete the vectors of those that nobody needs any more."""
+        """Let the wanted embedder answer from now on, and delete the vectors of those that are not needed any more."""
         if self._serving is not self._wanted:
             self._better = self._instant if self._wanted is self._settings.instant else self._scan(self._wanted)
             self._serving = self._wanted

@@ -148,7 +148,7 @@ class Database:
         opening = asyncio.create_task(_connect(self.path))
         try:
             reader = await asyncio.shield(opening)
-        except asyncio.CancelledError:  # nobody would close it, and its thread would keep the process alive
+        except asyncio.CancelledError:  # otherwise nothing closes it, and its thread keeps the process alive
             await (await opening).close()
             raise
         self._open_readers.append(reader)

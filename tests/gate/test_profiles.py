@@ -162,7 +162,7 @@ GOOD = 'name = "mine"\ndescription = "x"\ngrants = []\n'
         ),
         (
             GOOD.replace("[]", '[{resource = "tables/a", access = "read"}, {resource = "events/Notes:*", access = "read"}]'),
-            "grants, number 2: 'events/Notes:*' is no resource: event names are lower-case",
+            "grants, number 2: 'events/Notes:*' is not a valid resource: event names are lower-case",
         ),
         ("x" * 200_000, "mine.toml is larger than 100,000 bytes"),
     ],

@@ -458,7 +458,7 @@ async def test_what_is_not_there_is_not_found_in_words_without_what_was_sent(rig
         assert "\x1b" not in caught.value.message
     with pytest.raises(Invalid, match="standard"):
         await rights.set_profile("bot", "standart")
-    with pytest.raises(Invalid, match="no resource"):
+    with pytest.raises(Invalid, match="not a valid resource"):
         await rights.grant("bot", "events/n\u043etes:*", "read", expires_at=None, by="test")
 
 

@@ -4,8 +4,10 @@ import asyncio
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
+import structlog
 
 from ksi_daemon.errors import Internal
 from ksi_daemon.notice import Notice
@@ -126,3 +128,19 @@ async def test_the_signal_and_the_thread_are_given_back_at_the_end() -> None:
         assert signal.getsignal(signal.SIGUSR2) != before
     assert signal.getsignal(signal.SIGUSR2) == before
     await until(lambda: not any(thread.name == "watchdog" for thread in threading.enumerate()))
+
+
+async def test_its_thread_has_ended_before_the_signal_loses_its_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L03: a signal that came after that ended the whole process (exit 140) in one of seven runs."""
+    restored: list[bool] = []
+    original = signal.signal
+
+    def watched(number: int, handler: Any) -> Any:
+        if number == signal.SIGUSR2:
+            restored.append(any(thread.name == "watchdog" for thread in threading.enumerate()))
+        return original(number, handler)
+
+    monkeypatch.setattr(signal, "signal", watched)
+    async with watchdog.Watchdog(frozenset(), structlog.get_logger()).watching():
+        assert any(thread.name == "watchdog" for thread in threading.enumerate())
+    assert restored == [False, False], "not yet running when it is set, ended when it is restored"
