@@ -115,10 +115,6 @@ class Audit:
         """Figures over the rows that fit."""
         return await asyncio.to_thread(reading.stats, self.files, wanted or reading.Filter())
 
-    async def unknown_outcomes(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Calls with an unknown outcome, newest first; for `ksi doctor`."""
-        return (await self.query(reading.Filter(status="unknown"), limit=limit)).rows
-
     async def verify(
         self, *, progress: verification.Progress | None = None, deep: bool = False
     ) -> verification.Verdict:

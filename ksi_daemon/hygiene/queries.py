@@ -60,11 +60,6 @@ def sanitize_query(text: str, limit: int = QUERY_LIMIT, *, used_for: Use = "text
     return result_of(value, problems)
 
 
-def quote_for_search(text: str) -> str:
-    """Each word quoted, for SQLite's full-text MATCH, so that operators, quotes and column names are plain words."""
-    return " ".join('"' + word.replace('"', '""') + '"' for word in text.replace("\0", " ").split())
-
-
 def _sql(value: str) -> str | None:
     found = next((meaning for mark, meaning in SQL_MARKS.items() if mark in value), None)
     return found or ("SQL words" if SQL_WORDS.search(value) else None)

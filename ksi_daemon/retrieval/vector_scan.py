@@ -55,10 +55,6 @@ class VectorScan:
         self._version = 0
         self._loading = asyncio.Lock()
 
-    def has(self, chunk: int) -> bool:
-        """Whether a resident vector belongs to the chunk."""
-        return any(chunk in block.rows for block in self._blocks or ())
-
     def add(self, chunks: Sequence[tuple[int, int]], matrix: Matrix) -> None:
         """Take over vectors of (chunk, document) that have become durable."""
         import numpy as np

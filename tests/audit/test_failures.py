@@ -113,7 +113,7 @@ async def test_an_outcome_that_could_not_be_recorded_is_unknown_after_the_recove
             await audit.append(outcome("c1"))
         broken = False
         await recovered(audit)
-        unknown = await audit.unknown_outcomes()
+        unknown = (await audit.query(Filter(status="unknown"))).rows
         assert [(row["call_id"], row["details"]) for row in unknown] == [("c1", {"ended_as": "ok"})]
         await audit.append(outcome("c2"))
         assert audit._writer.ledger.open_intents == {}
@@ -243,7 +243,7 @@ async def test_a_start_on_a_full_disk_serves_nothing_until_the_crashed_calls_are
         assert not audit.available
         broken = False
         await recovered(audit)
-        assert [row["call_id"] for row in await audit.unknown_outcomes()] == ["c1"]
+        assert [row["call_id"] for row in (await audit.query(Filter(status="unknown"))).rows] == ["c1"]
 
 
 async def test_an_anchor_that_cannot_be_written_is_an_alarm_and_is_made_up_for(opened: Open, files: Files) -> None:

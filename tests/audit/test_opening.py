@@ -11,6 +11,7 @@ import pytest
 from ksi_daemon.audit import verification
 from ksi_daemon.audit.files import Files
 from ksi_daemon.audit.opening import open_files
+from ksi_daemon.audit.reading import Filter
 from ksi_daemon.errors import BadData
 from tests.audit.conftest import FakeClock, FakeLog, Open, happening, intent, outcome
 
@@ -144,14 +145,14 @@ async def test_a_call_that_a_crash_cut_short_gets_an_unknown_outcome(
     shutil.move(copy, files.database.parent.parent)
     clock.now_s += 100
     async with opened(clock=clock) as audit:
-        unknown = await audit.unknown_outcomes()
+        unknown = (await audit.query(Filter(status="unknown"))).rows
         assert [row["call_id"] for row in unknown] == ["late", "early"]
         assert (unknown[1]["event"], unknown[1]["agent_id"], unknown[1]["phase"]) == ("notes:add", "a7", "outcome")
         assert unknown[1]["details"] == {"intent": 2}
         assert unknown[1]["time"].startswith("2027-01-15T08:01:40")
         assert (await audit.verify()).ok
     async with opened() as audit:
-        assert len(await audit.unknown_outcomes()) == 2
+        assert len((await audit.query(Filter(status="unknown"))).rows) == 2
 
 
 @pytest.fixture
