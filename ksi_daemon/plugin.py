@@ -105,7 +105,7 @@ class Hub(Protocol):
     def notify(self, event: str, data: Any, *, principal: Principal, parent: "Context | None" = None) -> Notice: ...
 
 
-class Context(msgspec.Struct, eq=False, gc=False):
+class Context(msgspec.Struct, eq=False):
     """The context of one call: its caller, ids and plugin, and methods to call other events with the caller's rights."""
 
     home: Home

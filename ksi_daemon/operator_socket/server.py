@@ -45,6 +45,8 @@ HANGUP_CHECK_S = 1.0
 SOCKET_PATH_LIMIT = 107
 
 
+LINE_TOO_LONG = TooLarge(f"a line may have at most {LINE_LIMIT_BYTES:,} bytes", hint="send less at once")
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -81,7 +83,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._rest = b""  # the beginning of a line
         self._skipping = False  # inside a line that was too long
-        self._lines: deque[bytes] = deque()
+        self._lines: deque[bytes | None] = deque()  # None: a line that was too long
         self._workers: set[_Worker] = set()
         self._idle: list[asyncio.Future[None]] = []
         self._waking = False  # a worker was woken that does not run yet: one at a time is enough
@@ -117,12 +119,12 @@ class _Connection(asyncio.Protocol):
             if self._skipping:
                 self._skipping = False
             elif len(line) > LINE_LIMIT_BYTES:
-                self._refuse_long_line()
+                self._lines.append(None)
             elif line and not line.isspace():
                 self._lines.append(line)
         if len(self._rest) > LINE_LIMIT_BYTES:
             if not self._skipping:
-                self._refuse_long_line()
+                self._lines.append(None)
             self._skipping = True
         if self._skipping:
             self._rest = b""
@@ -233,7 +235,10 @@ class _Connection(asyncio.Protocol):
             self._idle.append(waiting)
             await waiting
 
-    async def _serve(self, line: bytes, worker: "_Worker") -> None:
+    async def _serve(self, line: bytes | None, worker: "_Worker") -> None:
+        if line is None:
+            await self._refuse(None, LINE_TOO_LONG)
+            return
         try:
             request = parse_request(line)
         except Invalid as error:
@@ -306,15 +311,6 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, request_id: str | int | None, error: KsiError) -> None:
         self._unsent.append(_encode({"id": request_id, "ok": False, "error": error.as_dict()}) + b"\n")
-
-    def _refuse_long_line(self) -> None:
-        error = TooLarge(f"a line may have at most {LINE_LIMIT_BYTES:,} bytes", hint="send less at once")
-
-        async def refuse() -> None:
-            await self._refuse(None, error)
-            self._flush()
-
-        self._server.router.run_in_background(refuse(), "refusal of a line that is too long")
 
     async def _refuse(self, request_id: str | int | None, refusal: KsiError) -> None:
         """Refuse a line that is not a request: on record first, then the reply."""

@@ -17,6 +17,7 @@ from typing import Any
 
 BEAT_S = 0.25
 BLOCKED_S = 5.0
+JOIN_LIMIT_S = 1.0  # it ends at once: it only waits for the event that is set here
 
 
 class LoopBlocked(BaseException):
@@ -47,7 +48,7 @@ class Watchdog:
         finally:
             self._over.set()
             # Not before the thread has ended: without our handler a last signal of its would end the process.
-            await asyncio.to_thread(thread.join)
+            thread.join(JOIN_LIMIT_S)
             beating.cancel()
             signal.signal(signal.SIGUSR2, previous)
 

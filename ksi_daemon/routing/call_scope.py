@@ -38,6 +38,7 @@ class CallScope(msgspec.Struct, eq=False, gc=False):
     route: Route | None = None
     rule: str | None = None
     intended: bool = False
+    invoked: bool = False  # whether the handler was reached: what it raises is its own answer, not the gate's
     result_bytes: int = 0
     slot: Slot | None = None
     guard: Guard | None = None
@@ -67,10 +68,10 @@ class CallScope(msgspec.Struct, eq=False, gc=False):
         try:
             if not self.abandoned:
                 await self._write_outcome()
-                if self.delay_s:
-                    await asyncio.sleep(self.delay_s)
         finally:
             self.release()
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
 
     def release(self) -> None:
         """Give back what the call holds."""
@@ -97,8 +98,8 @@ class CallScope(msgspec.Struct, eq=False, gc=False):
         finally:
             if self.slot is not None:
                 self.slot.release()
-        if self.on_abandoned is not None:
-            self.on_abandoned(error)
+            if self.on_abandoned is not None:
+                self.on_abandoned(error)
 
     def _finish(self, error: BaseException | None) -> BaseException | None:
         """Decide what the call ended as, and count it; returns the error to raise, if any."""
@@ -142,7 +143,9 @@ class CallScope(msgspec.Struct, eq=False, gc=False):
     def _limited(self, error: KsiError) -> KsiError:
         """Refusals have a limit of their own: an agent that keeps asking for what it may not have is answered slowly."""
         gate, principal = self.router.gate, self.context.principal
-        if gate is None or principal.agent_id is None or self.context.depth or not isinstance(error, REFUSALS):
+        if gate is None or principal.agent_id is None or self.context.depth or self.invoked:
+            return error
+        if not isinstance(error, REFUSALS):
             return error
         limited = gate.limit_refusals(principal)
         if limited is None:

@@ -143,6 +143,7 @@ class Router:
                         self._permit(scope, handler, parent)  # a right revoked meanwhile is gone
                     if route.breaker is not None:
                         scope.guard = route.breaker.guard(caller_limited=scope.caller_limited)
+                    scope.invoked = True
                     result = await handler.invoke(context, params)
                 return self._fit(scope, handler.encode(result))
         finally:

@@ -4,7 +4,7 @@ The pause before each start grows, so that work which fails at once costs little
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ class Supervisor:
         self._log = log
         self._clock = clock or asyncio.get_running_loop().time
         self._sleep = sleep
+        self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: dict[str, tuple[float, str]] = {}  # by name: when it last failed, and how
 
@@ -46,29 +47,31 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Cancel all work and wait until it has ended."""
+        self._stopping = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # each has logged its own failure
 
     async def _keep_running(self, name: str, work: Work) -> None:
-        pauses: Iterable[float] = iter(PAUSES_S)
-        pause_s = PAUSES_S[0]
+        error: BaseException
+        pauses, pause_s = iter(PAUSES_S), PAUSES_S[0]
         while True:
             started = self._clock()
             try:
                 await work()
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                error: BaseException = RuntimeError("it cancelled itself")
-            except BaseException as raised:  # noqa: BLE001 - whatever it raises, the work must go on
+            except GeneratorExit:
+                raise
+            except BaseException as raised:
                 error = raised
+                if self._stopping:
+                    if not isinstance(raised, asyncio.CancelledError):
+                        self._log.error("long-lived work failed as it was stopped", work=name, exc_info=raised)
+                    raise
             else:
                 error = RuntimeError("it returned")
             if self._clock() - started >= HEALTHY_AFTER_S:
                 pauses = iter(PAUSES_S)
-            pause_s = next(iter(pauses), pause_s)
+            pause_s = next(pauses, pause_s)
             self._failures[name] = (self._clock(), f"{type(error).__name__}: {error}"[:200])
             self._log.error("long-lived work failed", work=name, again_in_s=pause_s, exc_info=error)
             await self._sleep(pause_s)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 import time
 from typing import Any
 
@@ -332,3 +333,13 @@ def test_lines_that_are_no_requests_are_counted_exactly_in_the_audit(daemon: Dae
     assert {row["status"] for row in rows} == {"invalid", "too_large"}
     assert {(row["transport"], row["principal"]) for row in rows} == {("socket", "operator")}
     assert len(rows) <= 350
+
+
+def test_a_line_that_is_too_long_is_answered_also_after_the_end_of_the_input(daemon: Daemon) -> None:
+    """J08: `printf … | socat` closes its side at once and still reads what there is to read"""
+    daemon.start()
+    with daemon.connect() as connection:
+        connection.write(b"x" * 1_000_001 + b"\n" + ECHO + b"\n" + b"y" * 1_000_001)
+        connection.socket.shutdown(socket.SHUT_WR)
+        answers = [json.loads(line) for line in connection.socket.makefile("rb")]
+    assert sorted(answer.get("error", {}).get("code", "ok") for answer in answers) == ["ok", "too_large", "too_large"]

@@ -376,6 +376,32 @@ class TestLimits:
         with pytest.raises(asyncio.CancelledError):
             await slow
 
+    async def test_a_handlers_own_refusal_is_not_counted_as_one_of_the_gate(self, hub: TestHub, work: Workshop) -> None:
+        """L05: it has run; its words reach the caller, and the audit says what it said."""
+        gate_of(hub).refusals = Buckets(Clock())
+        bot = await add_agent(hub, profile="trusted")
+        work.failure = Forbidden("not on a Sunday")
+        for _ in range(REFUSALS.burst + 5):
+            assert (await refused(call_as(hub, bot, "work:write"), Forbidden))["message"] == "not on a Sunday"
+        assert {row["status"] for row in await rows(hub, agent="bot", event="work:write")} == {"started", "forbidden"}
+
+    async def test_an_answer_that_is_delayed_holds_no_capacity_of_the_plugin(
+        self, hub: TestHub, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L05: enough of them at once would otherwise fill the plugin's limit for everybody."""
+        gate_of(hub).refusals = Buckets(Clock())
+        bot = await add_agent(hub)
+        for _ in range(REFUSALS.burst):
+            await refused(call_as(hub, bot, "work:write"), Forbidden)
+        monkeypatch.setattr(call_scope, "REFUSED_DELAY_S", 3600)
+        slow = asyncio.create_task(call_as(hub, bot, "work:write"))
+        await until(lambda: gate_of(hub).refusals.peek("bot", REFUSALS).remaining == 0)
+        await until(lambda: hub.hub.router.in_flight == 0)
+        assert not slow.done()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+
     async def test_a_child_uses_up_its_parents_rate_too(self, hub: TestHub) -> None:
         """L066: otherwise whoever may spawn has no rate."""
         clock = Clock()

@@ -109,3 +109,23 @@ async def test_deadlines_are_kept_after_the_sweep_has_failed(monkeypatch: pytest
 
         with pytest.raises(TimedOut):
             await wait_too_long()
+
+
+async def test_work_whose_clean_up_fails_is_logged_and_does_not_keep_the_supervisor_from_stopping() -> None:
+    """L03: it was started again while it was being stopped, and the daemon waited for it until its exit timer."""
+    log, started = FakeLog(), 0
+
+    async def work() -> None:
+        nonlocal started
+        started += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("no space for the last write")
+
+    supervisor = Supervisor(log, clock=Clock(), sleep=asyncio.sleep)
+    supervisor.start("the last write", work)
+    await until(lambda: started)
+    await soon(supervisor.stop())
+    assert started == 1
+    assert [str(facts["exc_info"]) for facts in log.errors] == ["no space for the last write"]
