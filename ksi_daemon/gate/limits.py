@@ -31,6 +31,11 @@ class Allowance(msgspec.Struct, frozen=True):
     remaining: float
     retry_after_s: float = 0.0
 
+    @property
+    def reset_ms(self) -> int:
+        """`retry_after_s` in the unit that the librarian's specification uses (row L066)."""
+        return math.ceil(self.retry_after_s * 1000)
+
 
 UNLIMITED = Allowance(allowed=True, remaining=math.inf)
 

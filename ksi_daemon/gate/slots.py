@@ -9,6 +9,7 @@ from collections import deque
 
 from ksi_daemon.errors import TooMany
 
+CALLS_LIMIT = 1_000  # of all agents together; reached only when many agents are at limits of their own
 WAIT_LIMIT_S = 5.0
 WAITING_LIMIT = 100  # calls of one agent that may wait; more are refused at once
 RETRY_AFTER_S = 1.0
@@ -24,10 +25,10 @@ class _Agent:
 
 
 class Slots:
-    """The slots of one event loop. `total` is shared by all agents; None means that only their own limits count."""
+    """The slots of one event loop. `total` is shared by all agents."""
 
     def __init__(
-        self, total: int | None = None, *, wait_limit_s: float = WAIT_LIMIT_S, waiting_limit: int = WAITING_LIMIT
+        self, total: int = CALLS_LIMIT, *, wait_limit_s: float = WAIT_LIMIT_S, waiting_limit: int = WAITING_LIMIT
     ) -> None:
         self.total = total
         self.wait_limit_s = wait_limit_s
@@ -117,7 +118,7 @@ class Slots:
             passed_over = 0
 
     def _has_free_slot(self) -> bool:
-        return self.total is None or self.running < self.total
+        return self.running < self.total
 
     def _leave_queue(self, agent: str, state: _Agent, turn: asyncio.Future[None]) -> None:
         state.waiting.remove(turn)

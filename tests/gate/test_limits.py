@@ -33,6 +33,7 @@ def test_a_refusal_says_when_to_come_back_and_that_is_soon_enough(clock: FakeClo
     refused = buckets.check("a", USUAL)
     assert not refused.allowed
     assert refused.retry_after_s == pytest.approx(0.6, abs=0.002)
+    assert refused.reset_ms == math.ceil(refused.retry_after_s * 1000)
     clock.pass_s(refused.retry_after_s - 0.002)
     assert not buckets.check("a", USUAL).allowed
     clock.pass_s(0.002)

@@ -432,6 +432,23 @@ class TestLimits:
         assert sum(row["count"] for row in found) == 200
         assert len(found) < 150
 
+    async def test_all_agents_together_have_a_limit_too_and_take_turns(self, hub: TestHub, work: Workshop) -> None:
+        """L05: one agent's many calls do not keep another's first one waiting behind all of them."""
+        limit(hub, "researcher", calls_per_minute=None, concurrent_calls=50)
+        gate_of(hub).slots.total = 2
+        noisy, quiet = await add_agent(hub, "noisy", "researcher"), await add_agent(hub, "quiet", "researcher")
+        calls = [asyncio.create_task(call_as(hub, noisy, "work:hold")) for _ in range(6)]
+        await until(lambda: gate_of(hub).slots.waiting("noisy") == 4)
+        late = asyncio.create_task(call_as(hub, quiet, "work:hold"))
+        await until(lambda: gate_of(hub).slots.waiting("quiet") == 1)
+        await until(lambda: work.entered == 2)
+        await hub.call("system:echo", text="the operator needs no slot")
+        work.release.set()
+        await soon(asyncio.gather(late, *calls))
+        order = [row["agent_id"] for row in await rows(hub, event="work:hold") if row["phase"] == "intent"]
+        assert "quiet" in order[:4], "it came last of seven and was served among the next two"
+        assert gate_of(hub).slots.running == 0
+
     async def test_the_operator_and_trusted_agents_have_no_rate(self, hub: TestHub) -> None:
         bot = await add_agent(hub, profile="trusted")
         for _ in range(50):
