@@ -218,7 +218,9 @@ class _Connection(asyncio.Protocol):
                 if self._unsent and not self._flushing:  # this line may have to wait; those answers must not
                     self._flushing = True
                     loop.call_soon(self._flush)
+                worker.busy = True
                 await self._serve(line, worker)
+                worker.busy = False
                 if worker.abandoned:
                     return
                 served += 1
@@ -299,8 +301,9 @@ class _Connection(asyncio.Protocol):
             self._close_when_done()
 
     def _close_when_done(self) -> None:
-        busy = any(worker.request is not None for worker in self._workers)
+        busy = any(worker.busy for worker in self._workers)
         if self._input_over and not busy and not self._lines and not self._mailbox.patterns:
+            self._flush()
             self._transport.close()
 
     def _flush(self) -> None:
@@ -341,10 +344,11 @@ class _Connection(asyncio.Protocol):
 class _Worker:
     """A task that serves one connection's lines, and what it is serving now."""
 
-    __slots__ = ("_connection", "abandoned", "request", "task")
+    __slots__ = ("_connection", "abandoned", "busy", "request", "task")
 
     def __init__(self, connection: _Connection) -> None:
         self.request: Request | None = None
+        self.busy = False  # with any line, also one that is not a request
         self.abandoned = False
         self._connection = connection
         self.task = asyncio.get_running_loop().create_task(connection.work(self), name="operator's calls")

@@ -335,11 +335,18 @@ def test_lines_that_are_no_requests_are_counted_exactly_in_the_audit(daemon: Dae
     assert len(rows) <= 350
 
 
-def test_a_line_that_is_too_long_is_answered_also_after_the_end_of_the_input(daemon: Daemon) -> None:
-    """J08: `printf … | socat` closes its side at once and still reads what there is to read"""
+def test_a_line_that_is_refused_is_answered_also_after_the_end_of_the_input(daemon: Daemon) -> None:
+    """J08: `printf … | socat` closes its side at once and still reads; the refusal is on its way to the audit meanwhile"""
     daemon.start()
-    with daemon.connect() as connection:
-        connection.write(b"x" * 1_000_001 + b"\n" + ECHO + b"\n" + b"y" * 1_000_001)
-        connection.socket.shutdown(socket.SHUT_WR)
-        answers = [json.loads(line) for line in connection.socket.makefile("rb")]
-    assert sorted(answer.get("error", {}).get("code", "ok") for answer in answers) == ["ok", "too_large", "too_large"]
+    too_long = b"x" * 1_000_001
+    for lines, codes in (
+        ([b"not json"], ["invalid"]),
+        ([too_long], ["too_large"]),
+        ([too_long, ECHO, b"{", too_long], ["invalid", "ok", "too_large", "too_large"]),
+    ):
+        for _ in range(15):
+            with daemon.connect() as connection:
+                connection.write(b"\n".join(lines) + b"\n")
+                connection.socket.shutdown(socket.SHUT_WR)
+                answers = [json.loads(line) for line in connection.socket.makefile("rb")]
+            assert sorted(answer.get("error", {}).get("code", "ok") for answer in answers) == codes
