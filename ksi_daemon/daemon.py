@@ -19,9 +19,11 @@ from ksi_daemon.errors import AuditUnavailable
 from ksi_daemon.gate.credentials import keep_credentials
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.profiles import read_profiles
+from ksi_daemon.gate.resolvers import Resolvers
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.logs.journal import Journal
 from ksi_daemon.logs.log import Log
+from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.operator_socket.server import OperatorSocket
 from ksi_daemon.plugin_host.loader import Loader
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin, Subscription
@@ -41,7 +43,7 @@ from ksi_daemon.storage.sqlite import open_database
 from ksi_daemon.storage.state import SqliteState, StateStore
 from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.listener import bind, serving
-from ksi_daemon.workers.supervisor import supervising
+from ksi_daemon.workers.supervisor import Supervisor, supervising
 
 DRAIN_S = 4.0
 EXIT_AT_THE_LATEST_S = 9.5
@@ -57,6 +59,9 @@ class Hub:
     log: Log
     rights: Rights
     audit: Audit
+    gate: Gate
+    resolvers: Resolvers
+    background: Supervisor
 
 
 @asynccontextmanager
@@ -125,7 +130,7 @@ async def open_hub(
         await loader.load_core(CORE)
         if shipped:
             await loader.load_all(settings.plugin_dirs, settings.plugins_disabled)
-        yield Hub(router, loader, control, log, rights, audit)
+        yield Hub(router, loader, control, log, rights, audit, gate, Resolvers(rights.credentials), background)
 
 
 def _announce_change(router: Router, agents: set[str]) -> None:
@@ -141,8 +146,10 @@ async def serve(read: SettingsRead, log: Log) -> None:
     listener = bind(settings.host, settings.port, settings.var_dir / "run" / "http_port")
     port = listener.getsockname()[1]
     word = "starting"
+    mcp: McpService | None = None
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(serving(make_app(lambda: word, own_hosts(port)), listener))
+        app = make_app(lambda: word, own_hosts(port), lambda: None if mcp is None else mcp.endpoint)
+        await stack.enter_async_context(serving(app, listener))
         hub = await stack.enter_async_context(open_hub(read, log, stop_requested=stop_requested))
         control, router = hub.control, hub.router
         control.url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{port}"
@@ -155,6 +162,8 @@ async def serve(read: SettingsRead, log: Log) -> None:
         gc.freeze()  # what lives as long as the daemon need not be looked at again
         word = "ready"
         router.notify("system:ready", {"version": __version__, "url": control.url}, principal=DAEMON)
+        mcp = McpService(router, hub.gate, hub.resolvers, log.logger)
+        hub.background.start("the MCP server", mcp.run)
         log.logger.info("ready", url=control.url, pid=control.pid, version=__version__, plugins=len(hub.loader.running))
         greet(control)
         await stop_requested.wait()

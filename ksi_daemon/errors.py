@@ -4,6 +4,7 @@
     ├── Invalid                   invalid           400   the request is not valid; every invalid field is named
     ├── Unauthenticated           unauthenticated   401   the caller is unknown
     ├── Forbidden                 forbidden         403   the caller may not do this
+    │   └── NotVisible            forbidden         403   unknown to the caller: it does not exist, or the caller may not see it
     ├── ApprovalRequired          approval_required 403   the caller may, but a person must approve it first
     ├── UnknownEvent              unknown_event     404   no plugin handles this event
     ├── NotFound                  not_found         404   the event exists, the requested item does not
@@ -54,6 +55,7 @@ class KsiError(Exception):
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
+    by_handler: bool = False  # whether the call reached its handler; otherwise the daemon refused it before
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -105,6 +107,10 @@ class Forbidden(KsiError):
 
     code = "forbidden"
     status = 403
+
+
+class NotVisible(Forbidden):
+    """What does not exist and what the caller may not see, in the same words."""
 
 
 class UnknownEvent(KsiError):

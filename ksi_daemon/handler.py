@@ -4,6 +4,7 @@ Pydantic classes are one maker of it (`handler_from_function`); others can make 
 """
 
 import inspect
+import re
 import typing
 import warnings
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,10 @@ SCHEMA_LIMIT_BYTES = 100_000
 TOOL_NAME_LIMIT = 64  # several MCP clients refuse longer ones
 
 # A result whose values are not of their declared types must fail. Asking for that per call costs more than writing the JSON does.
-warnings.filterwarnings("error", message="Pydantic serializer warnings", category=UserWarning)
+# Only warnings raised from this module's own calls: libraries in this process keep theirs.
+warnings.filterwarnings(
+    "error", message="Pydantic serializer warnings", category=UserWarning, module=re.escape(__name__) + "$"
+)
 
 
 class PluginRefused(Exception):
@@ -48,10 +52,21 @@ class Result(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
+class Annotations:
+    """What MCP clients may show a person before a call; None leaves the protocol's default. Never a security boundary."""
+
+    destructive: bool | None = None  # may it delete or overwrite?
+    idempotent: bool | None = None  # does a second call with the same arguments change nothing more?
+    open_world: bool | None = None  # does it reach beyond this machine?
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
     """What a handler declares about itself."""
 
     reads: bool = False
+    title: str | None = None
+    annotations: Annotations = Annotations()
     timeout_s: float | None = None
     uses: tuple[type, ...] = ()
     operator_only: bool = False
@@ -84,6 +99,11 @@ class Handler:
     def tool(self) -> str:
         """The event's name as a tool."""
         return tool_name(self.event)
+
+    @property
+    def title(self) -> str:
+        """The event's name for people."""
+        return self.traits.title or self.event.replace(":", " ").replace("_", " ").capitalize()
 
 
 def handler_from_function(plugin: str, event: str, function: Callable[..., Awaitable[Any]], traits: Traits) -> Handler:

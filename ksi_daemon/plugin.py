@@ -28,7 +28,16 @@ from ksi_daemon.errors import (
     TooMany,
     Unavailable,
 )
-from ksi_daemon.handler import Handler, Nothing, Params, PluginRefused, Result, Traits, handler_from_function
+from ksi_daemon.handler import (
+    Annotations,
+    Handler,
+    Nothing,
+    Params,
+    PluginRefused,
+    Result,
+    Traits,
+    handler_from_function,
+)
 from ksi_daemon.hygiene.beneath import create_beneath, open_beneath, read_beneath
 from ksi_daemon.hygiene.boundary import normalize_error, with_error_boundary
 from ksi_daemon.hygiene.paths import sanitize_path
@@ -40,7 +49,7 @@ from ksi_daemon.storage.sqlite import Database, Row, Transaction
 from ksi_daemon.workers.worker import in_process, in_thread
 
 __all__ = [
-    "ApprovalRequired", "Conflict", "Context", "Database", "Field", "Forbidden", "Home", "Internal", "Invalid",
+    "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Field", "Forbidden", "Home", "Internal", "Invalid",
     "JsonValue", "KsiError", "NotFound", "Nothing", "Notice", "Params", "Plugin", "PluginRefused", "Principal",
     "Result", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "create_beneath", "in_process", "in_thread",
     "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query", "with_error_boundary",
@@ -184,11 +193,14 @@ class Plugin:
         operator_only: bool = False,
         needs: Sequence[tuple[str, Need]] = (),
         cost: float = 1.0,
+        title: str | None = None,
+        annotations: Annotations | None = None,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Register the handler of an event.
 
         `reads=True` promises that it changes nothing. `uses` names capabilities that only it needs; `needs` what a caller must
         hold in addition to the event itself, such as ("knowledge/maintainer", "execute"); `cost` how many calls one counts as.
+        `title` is the tool's name for people, `annotations` what MCP clients may show them before a call.
         """
 
         def register(function: HandlerFunction) -> HandlerFunction:
@@ -203,6 +215,8 @@ class Plugin:
                 operator_only=operator_only,
                 needs=tuple(needs),
                 cost=cost,
+                title=title,
+                annotations=annotations or Annotations(),
             )
             self.handlers[event] = handler_from_function(self.name, event, function, traits)
             return function

@@ -21,7 +21,7 @@ from ksi_client.command import fault
 from ksi_client.paths import connectable
 from ksi_daemon import config, daemon, errors, handler
 from ksi_daemon.core import CORE
-from ksi_daemon.operator_socket import request as operator_request
+from ksi_daemon.hygiene import strict_json
 from ksi_daemon.operator_socket import server as operator_socket
 from ksi_daemon.plugin_host import loader, running_plugin, watchdog
 from ksi_daemon.routing import bus, router
@@ -185,7 +185,7 @@ class TestNumbers:
         page = text_of("socket.md")
         for sentence in (
             f"| one line | {operator_socket.LINE_LIMIT_BYTES:,} bytes |",
-            f"| nesting of `data` | {operator_request.NESTING_LIMIT} |",
+            f"| nesting of `data` | {strict_json.NESTING_LIMIT} |",
             f"`result_limit_bytes` ({config.Settings().result_limit_bytes:,})",
             f"| calls under way on one connection | {operator_socket.IN_FLIGHT_LIMIT} |",
             f"| calls under way of one plugin | {router.CALLS_LIMIT:,} |",

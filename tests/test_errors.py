@@ -35,7 +35,7 @@ def test_every_failed_call_is_drawn_with_its_code_word_and_status() -> None:
     kinds = kinds_of(KsiError)
     assert drawn("KsiError") == {kind.__name__: (kind.code, str(kind.status)) for kind in kinds}
     assert {kind.code for kind in kinds} == CODES
-    assert len(kinds) == len(CODES)
+    assert len([kind for kind in kinds if "code" in vars(kind)]) == len(CODES)
 
 
 def test_a_part_that_rests_is_a_kind_of_unavailable_and_is_drawn_inside_it() -> None:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from ksi_daemon import __version__
-from ksi_daemon.core.describe import Format, describe, describe_notice
 from ksi_daemon.errors import Invalid, UnknownEvent
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
@@ -16,6 +15,7 @@ from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin
 from ksi_daemon.plugin_host.loader import Loader
 from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.process.control import Control
+from ksi_daemon.routing.describe import Format, describe, describe_notice
 from ksi_daemon.routing.router import Router
 
 plugin = Plugin("system", uses=[Router, Loader, Control, Watchdog, Gate])

@@ -23,7 +23,8 @@ from ksi_daemon.handler import Handler
 from ksi_daemon.principal import Principal
 from ksi_daemon.storage.agents import Agent
 
-REFUSALS = Rate(calls_per_minute=600, burst=100, concurrent_calls=None)  # of one agent, whatever its profile
+# Of one agent, whatever its profile, and of all unknown callers together.
+REFUSALS = Rate(calls_per_minute=600, burst=100, concurrent_calls=None)
 
 
 class Gate:
@@ -94,6 +95,10 @@ class Gate:
             retry_after_s=allowance.retry_after_s,
             hint="system:discover lists what this agent may call",
         )
+
+    def has_many_unauthenticated(self) -> bool:
+        """Count a request whose caller is unknown; True when there have been very many of them."""
+        return self.rate_limited and not self.refusals.check("", REFUSALS).allowed
 
     def forget(self, agent_id: str) -> None:
         """The agent was removed."""

@@ -5,7 +5,7 @@ There is one function that decides, `judge`; listing, permitting, explaining and
 
 import msgspec
 
-from ksi_daemon.errors import ApprovalRequired, Forbidden
+from ksi_daemon.errors import ApprovalRequired, Forbidden, NotVisible
 from ksi_daemon.gate.grants import Chain, Decision
 from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import EVENT_NAME
@@ -61,7 +61,7 @@ def unseen(agent_id: str, event: str, inactive_reason: str | None) -> Forbidden:
     """The one refusal for what does not exist and for what the caller may not see."""
     if inactive_reason is not None:
         return Forbidden(f"{agent_id} may do nothing now: {inactive_reason}", hint="ask the operator")
-    return Forbidden(no_such_tool(event, agent_id))
+    return NotVisible(no_such_tool(event, agent_id))
 
 
 def no_such_tool(asked: str, agent_id: str) -> str:

@@ -1,15 +1,13 @@
 """One line of the operator's socket: read strictly, and refused with what is wrong and what to send."""
 
 import re
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
 from ksi_daemon.errors import Invalid
-from ksi_daemon.hygiene.strict_json import refuse_duplicate_keys
+from ksi_daemon.hygiene.strict_json import is_usable_id, refuse_deep_nesting, refuse_duplicate_keys
 
-NESTING_LIMIT = 64
-ID_LIMIT = 128
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
@@ -25,7 +23,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     as_agent: str | None = msgspec.field(name="as", default=None)  # the operator acting as this agent
 
     def __post_init__(self) -> None:
-        if not _is_usable_id(self.id):
+        if self.id is not None and not is_usable_id(self.id):
             raise ValueError("id: at most 128 characters, or an integer of 64 bits")
         if self.correlation_id is not None and not CORRELATION_ID.fullmatch(self.correlation_id):
             raise ValueError("correlation_id: 1 to 64 letters, digits and any of . _ : -")
@@ -44,15 +42,10 @@ def parse_request(line: bytes) -> Request:
     try:
         request = _decode(line)
         refuse_duplicate_keys(line)
+        refuse_deep_nesting(line, request.data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         shape = 'send one object a line: {"event":"system:health","data":{},"id":1}'
         raise Invalid(f"this line is not a valid request: {str(error)[:200]}", hint=shape) from error
-    if (
-        len(line) > NESTING_LIMIT
-        and line.count(b"{") + line.count(b"[") > NESTING_LIMIT
-        and _depth(request.data) > NESTING_LIMIT
-    ):
-        raise Invalid(f"the data is nested deeper than {NESTING_LIMIT}")
     return request
 
 
@@ -63,24 +56,4 @@ def id_of(line: bytes) -> str | int | None:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     candidate = found.get("id") if isinstance(found, dict) else None
-    return candidate if _is_usable_id(candidate) else None
-
-
-def _is_usable_id(candidate: object) -> TypeGuard[str | int | None]:
-    if isinstance(candidate, str):
-        return len(candidate) <= ID_LIMIT
-    return candidate is None or (type(candidate) is int and -(2**63) <= candidate < 2**63)
-
-
-def _depth(value: Any) -> int:
-    depth = 0
-    level = [value]
-    while level:
-        depth += 1
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    return depth
+    return candidate if is_usable_id(candidate) else None

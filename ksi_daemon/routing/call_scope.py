@@ -109,10 +109,12 @@ class CallScope(msgspec.Struct, eq=False, gc=False):
             self.status = "ok"
         elif isinstance(error, KsiError):
             error = self._limited(error)
+            error.by_handler = self.invoked
             self.status, self.reason = error.code, bounded(error.message)
         elif not (isinstance(error, GeneratorExit | asyncio.CancelledError) and _is_being_cancelled()):
             self.status, self.reason = "internal", bounded(_describe(error))
             error = self._internal(error)
+            error.by_handler = self.invoked
         router, route, call = self.router, self.route, self.context
         self.duration_s = router.deadlines.clock() - self.started_s
         record = CallRecord(

@@ -69,7 +69,7 @@ class Recorder:
         await asyncio.shield(asyncio.ensure_future(writing))
 
     async def unauthenticated(self, principal: Principal, event: str, error: KsiError) -> None:
-        """A call whose caller could not prove who it is."""
+        """A call whose caller did not prove who it says it is. Of the principal only what a credential proved is kept."""
         await self.audit.append_refusal(
             Entry(
                 type="authorization",
@@ -77,7 +77,9 @@ class Recorder:
                 status=error.code,
                 event=str(redact(event[:100])),
                 transport=principal.transport,
-                principal="unknown",
+                principal="unknown" if principal.agent_id is None else principal.kind,
+                agent_id=principal.agent_id,
+                credential_id=principal.credential_id,
                 reason=error.message,
             )
         )

@@ -130,6 +130,7 @@ class Router:
                 route = scope.route = self._find(event, context)
                 handler = route.handler
                 self._permit(scope, handler, parent)
+                self._require_capacity(route)
                 if parent is None and principal.agent_id is not None:
                     await self._enter(scope, handler)
                 limit_s = handler.traits.timeout_s or self.limits.call_timeout_s
@@ -158,7 +159,7 @@ class Router:
             await self.recorder.note(event, details)
 
     async def record_unauthenticated(self, principal: Principal, event: str, error: KsiError) -> None:
-        """Record a call whose caller could not prove who it is; raises when even that cannot be recorded."""
+        """Record a call whose caller did not prove who it says it is; raises when even that cannot be recorded."""
         if self.recorder is not None:
             await self.recorder.unauthenticated(principal, event, error)
 
@@ -219,10 +220,7 @@ class Router:
         """The event's route; from here on the call counts as under way in the plugin that owns it."""
         if call.depth > DEPTH_LIMIT:
             raise TooDeep(f"{event} is nested {call.depth} deep: calls and notices cause each other in a loop")
-        if self.recorder is not None and not self.recorder.audit.available:
-            raise AuditUnavailable(
-                "the audit cannot be written, so nothing is served", hint="run `ksi doctor`; the log has the details"
-            )
+        self.require_audit()
         route = self._routes.get(event)
         if route is None and self.gate is not None and call.principal.agent_id is not None:
             raise self.gate.unseen(call.principal, event)
@@ -230,18 +228,33 @@ class Router:
             raise UnknownEvent(
                 f"no plugin owns the event {event[:100]!r}", hint="`ksi events ls` shows the events there are"
             )
-        if route.owner.in_flight >= CALLS_LIMIT:
-            raise TooMany(
-                f"{CALLS_LIMIT:,} calls of the plugin {route.handler.plugin!r} are under way", retry_after_s=1.0
-            )
         route.owner.in_flight += 1
         call.home = route.owner.home
         return route
 
+    def require_audit(self) -> None:
+        """Raise when calls cannot be recorded: then nothing is served."""
+        if self.recorder is not None and not self.recorder.audit.available:
+            raise AuditUnavailable(
+                "the audit cannot be written, so nothing is served", hint="run `ksi doctor`; the log has the details"
+            )
+
+    def require_running(self) -> None:
+        """Raise when the daemon takes no new calls because it stops."""
+        if self.stopping:
+            raise Unavailable("the daemon is stopping", hint="try again when `ksi status` says that it runs")
+
+    def _require_capacity(self, route: Route) -> None:
+        """After the caller's right, so that no refusal shows what exists."""
+        if route.owner.in_flight > CALLS_LIMIT:
+            raise TooMany(
+                f"{CALLS_LIMIT:,} calls of the plugin {route.handler.plugin!r} are under way", retry_after_s=1.0
+            )
+
     def _permit(self, scope: CallScope, handler: Handler, parent: Context | None) -> None:
         """Whether this caller may do this now: the same predicate that lists and explains."""
-        if self.stopping and parent is None:
-            raise Unavailable("the daemon is stopping", hint="try again when `ksi status` says that it runs")
+        if parent is None:
+            self.require_running()
         if self.gate is not None:
             scope.rule = self.gate.permit(scope.context.principal, handler)
 

@@ -16,8 +16,11 @@ def own_hosts(port: int) -> frozenset[str]:
     return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
 
-def make_app(state: Callable[[], str], hosts: frozenset[str]) -> ASGIApp:
-    """The application. `state` returns starting, ready or stopping; `hosts` are the allowed Host headers."""
+def make_app(state: Callable[[], str], hosts: frozenset[str], mcp: Callable[[], ASGIApp | None]) -> ASGIApp:
+    """The application. `state` returns starting, ready or stopping; `hosts` are the allowed Host headers.
+
+    `mcp` returns the MCP endpoint, or None as long as there is none.
+    """
 
     async def healthz(request: Request) -> PlainTextResponse:
         return PlainTextResponse("ok\n", headers=NO_STORE)
@@ -26,7 +29,27 @@ def make_app(state: Callable[[], str], hosts: frozenset[str]) -> ASGIApp:
         word = state()
         return PlainTextResponse(word + "\n", status_code=200 if word == "ready" else 503, headers=NO_STORE)
 
-    return OwnHostOnly(Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)]), hosts)
+    routes = [
+        Route("/healthz", healthz, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+        Route("/mcp", _Mcp(mcp)),
+    ]
+    return OwnHostOnly(Starlette(routes=routes), hosts)
+
+
+class _Mcp:
+    """The MCP endpoint, or 503 before the daemon has one."""
+
+    def __init__(self, endpoint: Callable[[], ASGIApp | None]) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._endpoint()
+        if endpoint is None:
+            headers = NO_STORE | {"retry-after": "1"}
+            await PlainTextResponse("starting\n", status_code=503, headers=headers)(scope, receive, send)
+        else:
+            await endpoint(scope, receive, send)
 
 
 class OwnHostOnly:

@@ -28,7 +28,8 @@ def page() -> str:
 
 
 def _calls() -> str:
-    kinds = sorted(_subclasses(errors.KsiError), key=lambda kind: (kind.status, kind.code))
+    declaring = [kind for kind in _subclasses(errors.KsiError) if "code" in vars(kind)]
+    kinds = sorted(declaring, key=lambda kind: (kind.status, kind.code))
     exits = {kind.code: kind.exit_code for kind in _subclasses(client.KsiError)}
     rows = [
         (code(kind.code), str(kind.status), _first_line(kind), EXTRA.get(kind.code, ""), str(exits[kind.code]))

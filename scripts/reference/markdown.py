@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ksi_daemon.core.describe import type_name
+from ksi_daemon.routing.describe import type_name
 
 HEAD = "<!-- Written by scripts/docs from the code; do not edit. -->\n\n"
 

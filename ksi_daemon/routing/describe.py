@@ -1,4 +1,4 @@
-"""Describes handlers and notices in the formats of `system:help` and `system:discover`."""
+"""Describes handlers and notices: as MCP tools, and in the other formats of `system:help` and `system:discover`."""
 
 from typing import Any, Literal
 
@@ -21,6 +21,25 @@ def describe(handler: Handler, style: Format) -> dict[str, Any]:
 def describe_notice(event: str, plugin: str, meaning: str) -> dict[str, Any]:
     """Describe a notice: it has a meaning, but no parameters."""
     return {"event": event, "kind": "notice", "plugin": plugin, "summary": meaning, "description": meaning}
+
+
+def tool_definition(handler: Handler) -> dict[str, Any]:
+    """The handler as an MCP tool, with its complete schemas."""
+    declared = handler.traits.annotations
+    hints = {
+        "readOnlyHint": handler.traits.reads,
+        "destructiveHint": declared.destructive,
+        "idempotentHint": declared.idempotent,
+        "openWorldHint": declared.open_world,
+    }
+    return {
+        "name": handler.tool,
+        "title": handler.title,
+        "description": handler.description,
+        "inputSchema": handler.input_schema,
+        "outputSchema": handler.output_schema,
+        "annotations": {name: hint for name, hint in hints.items() if hint is not None},
+    }
 
 
 def _verbose(handler: Handler) -> dict[str, Any]:
@@ -61,14 +80,7 @@ def _ultra_compact(handler: Handler) -> dict[str, Any]:
 
 
 def _mcp(handler: Handler) -> dict[str, Any]:
-    return {
-        "event": handler.event,
-        "name": handler.tool,
-        "description": handler.description,
-        "inputSchema": handler.input_schema,
-        "outputSchema": handler.output_schema,
-        "annotations": {"readOnlyHint": handler.traits.reads},
-    }
+    return {"event": handler.event, **tool_definition(handler)}
 
 
 def _json_schema(handler: Handler) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""MCP for agents: one server over HTTP that offers the daemon's events as tools."""

@@ -1,0 +1,185 @@
+"""The way into MCP over HTTP: who calls, whether the request is well-formed, and which transport serves it.
+
+Both eras of the protocol share one URL. A request of 2026 names its revision in a header; one of a session its session; what names
+neither is answered without a session. Nothing of a request's body is looked at before its caller is known.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from ksi_daemon.errors import Forbidden, Invalid, KsiError, TooMany, Unauthenticated, Unavailable
+from ksi_daemon.gate.gate import Gate
+from ksi_daemon.gate.resolvers import Resolvers
+from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object
+from ksi_daemon.mcp.request import (
+    PRINCIPAL,
+    REFUSAL,
+    ClientLeft,
+    HeaderMismatch,
+    Headers,
+    Rpc,
+    bearer_token,
+    header,
+    identifier,
+    parse_message,
+    read_body,
+    refuse_lookalike_headers,
+    replay,
+    with_header,
+)
+from ksi_daemon.mcp.transports import Transports
+from ksi_daemon.principal import Principal
+from ksi_daemon.routing.router import Router
+
+REQUESTS_LIMIT = 128  # of one agent at once
+STREAMS_LIMIT = 8  # of one agent at once
+SESSION_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # every later one has no sessions
+MISMATCH_HINT = "leave the header away, or send the one that belongs to the token"
+UNKNOWN_CALLER = Principal(kind="agent", name="unknown", transport="http")
+UNAUTHENTICATED_DELAY_S = 0.1  # before the reply, when there are very many requests without a valid token
+
+
+class Endpoint:
+    """The ASGI application behind `/mcp`."""
+
+    def __init__(
+        self, router: Router, gate: Gate, resolvers: Resolvers, transports: Callable[[], Awaitable[Transports]]
+    ) -> None:
+        self._router = router
+        self._gate = gate
+        self._resolvers = resolvers
+        self._transports = transports
+        self.requests: Counter[str] = Counter()  # under way, by agent
+        self.streams: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        principal, rpc = UNKNOWN_CALLER, Rpc(None, None, False)
+        try:
+            principal = self._resolvers.principal(bearer_token(scope["headers"]))
+            principal = _in_conversation(principal, scope["headers"])
+            self._router.require_running()
+            self._router.require_audit()
+            with _Counted(self.requests, principal, REQUESTS_LIMIT, "requests"):
+                if scope["method"] == "POST":
+                    body = await read_body(receive)
+                    rpc = parse_message(body)
+                    receive = replay(body, receive)
+                elif scope["method"] not in ("GET", "DELETE") or header(scope["headers"], b"mcp-session-id") is None:
+                    await Response(status_code=405, headers={"allow": "POST"})(scope, receive, send)
+                    return
+                await self._serve(scope, receive, send, principal, rpc)
+        except ClientLeft:
+            return
+        except HeaderMismatch as mismatch:
+            await self._refuse(Invalid(str(mismatch)), HEADER_MISMATCH, scope, principal, rpc, receive, send)
+        except KsiError as error:
+            await self._refuse(error, _code(error), scope, principal, rpc, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, principal: Principal, rpc: Rpc) -> None:
+        """Hand the request to the transport that it is for."""
+        headers = scope["headers"]
+        version, session = header(headers, b"mcp-protocol-version"), header(headers, b"mcp-session-id")
+        if version is None and rpc.version_in_body:
+            raise HeaderMismatch(
+                "the body names a protocol revision in _meta and the header MCP-Protocol-Version is missing"
+            )
+        accept = header(headers, b"accept")
+        json_only = session is None and (accept is None or ("json" in accept and "event-stream" not in accept))
+        stateless = json_only or (session is None and version is None and rpc.method != "initialize")
+        inner: Scope = {**scope, PRINCIPAL: principal}
+        if accept is None:
+            inner = with_header(inner, b"accept", b"application/json")
+        if stateless and version is None:
+            inner = with_header(inner, b"mcp-protocol-version", SESSION_REVISIONS[-1].encode())
+        transports = await self._transports()
+        if stateless:
+            await transports.stateless(inner, receive, _with_status(inner, send))
+        elif scope["method"] == "GET":
+            with _Counted(self.streams, principal, STREAMS_LIMIT, "streams"):
+                await transports.sessions(inner, receive, send)
+        else:
+            in_session = version is None or version in SESSION_REVISIONS
+            await transports.sessions(inner, receive, send if in_session else _with_status(inner, send))
+
+    async def _refuse(
+        self, error: KsiError, code: int, scope: Scope, principal: Principal, rpc: Rpc, receive: Receive, send: Send
+    ) -> None:
+        """Reply with an error: on record first, then the reply."""
+        try:
+            if isinstance(error, Unauthenticated | Forbidden):
+                await self._router.record_unauthenticated(principal, f"{scope['method']} {scope['path']}", error)
+                if isinstance(error, Unauthenticated) and self._gate.has_many_unauthenticated():
+                    await asyncio.sleep(UNAUTHENTICATED_DELAY_S)
+            else:
+                await self._router.record_bad_request(principal, error)
+        except KsiError as unavailable:
+            error, code = unavailable, unavailable.status
+        body = error_body({**error_object(error), "code": code}, rpc.id)
+        await Response(body, error.status, _headers(error), "application/json")(scope, receive, send)
+
+
+def _in_conversation(principal: Principal, headers: Headers) -> Principal:
+    """The caller, in the conversation that its header names. The token says who calls; identity headers must agree with it."""
+    refuse_lookalike_headers(headers)
+    agent_id = identifier(headers, b"x-ksi-agent-id")
+    conversation_id = identifier(headers, b"x-ksi-conversation-id")
+    if agent_id is not None and agent_id != principal.agent_id:
+        raise Forbidden("identity_mismatch: X-KSI-Agent-ID names another agent than the token", hint=MISMATCH_HINT)
+    if conversation_id is None or conversation_id == principal.conversation_id:
+        return principal
+    if principal.conversation_id is not None:
+        raise Forbidden(
+            "identity_mismatch: X-KSI-Conversation-ID names another conversation than the token", hint=MISMATCH_HINT
+        )
+    return replace(principal, conversation_id=conversation_id)
+
+
+class _Counted:
+    """One more of something that an agent may only have so many of at once."""
+
+    def __init__(self, counts: Counter[str], principal: Principal, limit: int, what: str) -> None:
+        self._counts = counts
+        self._agent_id = principal.agent_id or principal.name
+        self._limit = limit
+        self._what = what
+
+    def __enter__(self) -> None:
+        if self._counts[self._agent_id] >= self._limit:
+            raise TooMany(f"more than {self._limit} {self._what} of this agent at once", retry_after_s=1.0)
+        self._counts[self._agent_id] += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._counts[self._agent_id] -= 1
+        if not self._counts[self._agent_id]:
+            del self._counts[self._agent_id]
+
+
+def _with_status(scope: Scope, send: Send) -> Send:
+    """A `send` that gives a refused call the HTTP status of its refusal, unless the reply has begun."""
+
+    async def send_with_status(message: Message) -> None:
+        refusal = scope.get(REFUSAL)
+        if refusal is not None and message["type"] == "http.response.start":
+            extra = [(name.encode(), value.encode()) for name, value in _headers(refusal).items()]
+            message = {**message, "status": refusal.status, "headers": [*message["headers"], *extra]}
+        await send(message)
+
+    return send_with_status
+
+
+def _code(error: KsiError) -> int:
+    return INVALID_REQUEST if isinstance(error, Invalid) else error.status
+
+
+def _headers(error: KsiError) -> dict[str, str]:
+    if isinstance(error, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
+    if isinstance(error, TooMany | Unavailable):
+        return {"retry-after": str(math.ceil(error.facts().get("retry_after_s", 1)))}
+    return {}

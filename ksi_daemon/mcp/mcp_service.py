@@ -1,0 +1,51 @@
+"""The MCP server's life: it is started after the daemon is ready, because importing the SDK takes a second, and ends with it."""
+
+import asyncio
+import importlib
+from contextlib import suppress
+from typing import Any
+
+from ksi_daemon.errors import Unavailable
+from ksi_daemon.gate.gate import Gate
+from ksi_daemon.gate.resolvers import Resolvers
+from ksi_daemon.mcp.calls import Calls
+from ksi_daemon.mcp.endpoint import Endpoint
+from ksi_daemon.mcp.tools import Tools
+from ksi_daemon.mcp.transports import Transports
+from ksi_daemon.routing.router import Router
+from ksi_daemon.workers.worker import in_thread
+
+START_LIMIT_S = 5.0  # that a request waits for the import
+
+
+class McpService:
+    """Runs the server; `endpoint` is what the web application serves."""
+
+    def __init__(self, router: Router, gate: Gate, resolvers: Resolvers, log: Any) -> None:
+        self._log = log
+        self._tools = Tools(router, gate)
+        self._calls = Calls(router)
+        self._running: Transports | None = None
+        self._started = asyncio.Event()
+        self.endpoint = Endpoint(router, gate, resolvers, self._transports)
+
+    async def run(self) -> None:
+        """Import the server and serve until cancelled."""
+        server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
+        async with server.serving(self._tools, self._calls) as transports:
+            self._running = transports
+            self._started.set()
+            self._log.info("MCP is served")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._started.clear()
+                self._running = None
+
+    async def _transports(self) -> Transports:
+        if self._running is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._started.wait(), START_LIMIT_S)
+        if self._running is None:
+            raise Unavailable("the MCP server is starting", hint="try again in a second")
+        return self._running
