@@ -40,3 +40,4 @@ def _may_trace() -> bool:
 needs_mount = pytest.mark.skipif(os.geteuid() != 0 or not _may_mount(), reason="needs root that may mount a disk")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 needs_strace = pytest.mark.skipif(not _may_trace(), reason="needs strace, and the permission to trace")
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ksi_daemon.errors import Unavailable
+from ksi_daemon.mcp.refusals import error_body, error_object
 
 NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -33,6 +36,7 @@ def make_app(state: Callable[[], str], hosts: frozenset[str], mcp: Callable[[], 
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
         Route("/mcp", _Mcp(mcp)),
+        Route("/", _Root(_Mcp(mcp))),
     ]
     return OwnHostOnly(Starlette(routes=routes), hosts)
 
@@ -46,10 +50,26 @@ class _Mcp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = self._endpoint()
         if endpoint is None:
+            error = Unavailable("the daemon is starting", hint="try again in a second")
             headers = NO_STORE | {"retry-after": "1"}
-            await PlainTextResponse("starting\n", status_code=503, headers=headers)(scope, receive, send)
+            body = error_body(error_object(error))
+            await Response(body, error.status, headers, "application/json")(scope, receive, send)
         else:
             await endpoint(scope, receive, send)
+
+
+class _Root:
+    """`/` is MCP too, because the documented configuration has no path; a browser that opens it finds nothing yet."""
+
+    def __init__(self, mcp: ASGIApp) -> None:
+        self._mcp = mcp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        if request.method in ("POST", "DELETE") or request.headers.get("accept") == "text/event-stream":
+            await self._mcp(scope, receive, send)
+        else:
+            await PlainTextResponse("Not Found\n", status_code=404, headers=NO_STORE)(scope, receive, send)
 
 
 class OwnHostOnly:
