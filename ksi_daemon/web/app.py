@@ -6,7 +6,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
+
+from ksi_daemon.web.request_checks import RequestChecks
 
 NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -26,20 +28,4 @@ def make_app(state: Callable[[], str], hosts: frozenset[str]) -> ASGIApp:
         word = state()
         return PlainTextResponse(word + "\n", status_code=200 if word == "ready" else 503, headers=NO_STORE)
 
-    return OwnHostOnly(Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)]), hosts)
-
-
-class OwnHostOnly:
-    """Refuses requests for any other host: protects against DNS rebinding."""
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app = app
-        self._hosts = hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-            if len(named) != 1 or named[0].lower() not in self._hosts:
-                await PlainTextResponse("this host is not served here\n", status_code=421)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    return RequestChecks(Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)]), hosts)
