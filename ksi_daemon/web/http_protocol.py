@@ -143,8 +143,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _receive_head(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self._timer is None:
-            self._limit_time(self._limits.head_s)
         searched = max(0, len(self._head) - 2)
         self._head += data
         end = HEAD_END.search(self._head, searched)
@@ -153,6 +151,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(431, f"the headers are larger than {self._limits.head_bytes} bytes")
             return
         if end is None:
+            if self._timer is None:
+                self._limit_time(self._limits.head_s)
             return
         raw, body = bytes(self._head[:size]), bytes(self._head[size:])
         self._head.clear()

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 HEAD_END = re.compile(rb"\n\r?\n")  # also without carriage returns, so that such a head is refused and not waited for
 METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
 
-_REQUEST_LINE = re.compile(rb"([!-~]+) (/[!-\"$-~]*) HTTP/1\.([01])")
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_REQUEST_LINE = re.compile(rb"([!-~]+) /[!-\"$-~]* HTTP/1\.([01])\r\n")
+_HEADERS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*\r\n")
+_FRAMING = re.compile(rb"(?i)\n(content-length|transfer-encoding):[ \t]*([^\r]*)")
+_UPGRADE = re.compile(rb"(?i)(?<=\n)upgrade:[^\r]*\r\n")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 
 
@@ -36,36 +37,31 @@ class RequestHead:
 
 def checked_head(raw: bytes, *, most_headers: int, most_body_bytes: int) -> RequestHead:
     """The head, without a request to change the protocol; raises `BadHead`. `raw` ends with the empty line."""
-    if not raw.endswith(b"\r\n\r\n"):
-        raise BadHead(400, "lines end with a carriage return and a line feed")
-    request_line, *lines = raw[:-4].split(b"\r\n")
-    request = _REQUEST_LINE.fullmatch(request_line)
+    request = _REQUEST_LINE.match(raw)
     if request is None:
         raise BadHead(400, "the request line is not METHOD /PATH HTTP/1.1")
     if request[1] not in METHODS:
         raise BadHead(501, "this method is not supported")
-    if len(lines) > most_headers:
+    if raw.count(b"\n") - 2 > most_headers:
         raise BadHead(431, f"more than {most_headers} headers")
-    kept, lengths, encodings = [request_line], [], []
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        if not colon or not _NAME.fullmatch(name) or _CONTROL.search(value):
-            raise BadHead(400, "a header is not NAME: VALUE on one line")
-        match name.lower():
-            case b"content-length":
-                lengths.append(value.strip(b" \t"))
-            case b"transfer-encoding":
-                encodings.append(value.strip(b" \t").lower())
-            case b"upgrade":
-                continue  # ignored, as HTTP allows; the parser would drop the body of such a request
-        kept.append(line)
-    if len(lengths) + len(encodings) > 1:
+    if not _HEADERS.fullmatch(raw, request.end()):
+        raise BadHead(400, "a header is not NAME: VALUE on one line")
+    framing = _FRAMING.findall(raw)
+    if len(framing) > 1:
         raise BadHead(400, "the length of the body is stated more than once")
-    if encodings and (encodings != [b"chunked"] or request[3] == b"0"):
-        raise BadHead(400, "the only transfer encoding is chunked, in HTTP/1.1")
-    if lengths and not _LENGTH.fullmatch(lengths[0]):
-        raise BadHead(400, "the content length is not a number")
-    body_bytes = int(lengths[0]) if lengths else 0
+    body_bytes, chunked = 0, False
+    for name, value in framing:
+        stated = value.rstrip(b" \t")
+        if name.lower() == b"content-length":
+            if not _LENGTH.fullmatch(stated):
+                raise BadHead(400, "the content length is not a number")
+            body_bytes = int(stated)
+        elif stated.lower() == b"chunked" and request[2] == b"1":
+            chunked = True
+        else:
+            raise BadHead(400, "the only transfer encoding is chunked, in HTTP/1.1")
     if body_bytes > most_body_bytes:
         raise BadHead(413, f"the body is larger than {most_body_bytes} bytes")
-    return RequestHead(b"\r\n".join((*kept, b"", b"")), body_bytes, bool(encodings))
+    if b"upgrade:" in raw.lower():  # ignored, as HTTP allows; the parser would drop the body of such a request
+        raw = _UPGRADE.sub(b"", raw)
+    return RequestHead(raw, body_bytes, chunked)
