@@ -65,6 +65,7 @@ async def serving(app: ASGIApp, listener: socket.socket, *, limits: HttpLimits |
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # any local program could claim another address
         timeout_graceful_shutdown=1,
     )
     server = _Server(config)

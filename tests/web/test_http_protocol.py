@@ -180,6 +180,18 @@ async def test_good_requests_of_every_kind_are_served_on_one_connection(tmp_path
                     assert "origin" not in seen["headers"]
 
 
+async def test_a_client_cannot_claim_another_address_or_scheme(tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["client"][0], scope["scheme"]))
+        await unread(scope, receive, send)
+
+    async with site(tmp_path, app) as served:
+        await served.ask(served.head("GET / HTTP/1.1", "X-Forwarded-For: 192.0.2.1", "X-Forwarded-Proto: https"))
+    assert seen == [("127.0.0.1", "http")]
+
+
 async def test_a_request_that_comes_before_the_last_answer_is_not_served(tmp_path: Path) -> None:
     async with site(tmp_path, echo) as served:
         for first in (served.head(), served.head(POST, "Transfer-Encoding: chunked") + b"0\r\n\r\n"):
