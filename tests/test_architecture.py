@@ -145,7 +145,8 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "aiosqlite": {"storage/sqlite.py"},
     # the audit writes its own file from its own thread; the error boundary recognises the database's error classes
     "sqlite3": {"storage/sqlite.py", "storage/database_file.py", "audit", "hygiene/boundary.py"},
-    "uvicorn": {"web/listener.py"},
+    "uvicorn": {"web/listener.py", "web/http_protocol.py"},
+    "httptools": {"web/http_protocol.py"},
     "structlog": {"logs/log.py", "routing/router.py", "plugin.py"},
     "uvloop": {"daemon.py"},
     "fcntl": {"process/var_dir.py"},

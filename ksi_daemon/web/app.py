@@ -1,4 +1,4 @@
-"""The HTTP application: liveness and readiness, for callers on this machine only."""
+"""The HTTP application: MCP, liveness and readiness, for callers on this machine only."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ksi_daemon.errors import Unavailable
 from ksi_daemon.mcp.refusals import error_body, error_object
+from ksi_daemon.web.request_checks import RequestChecks
 
 NO_STORE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -38,7 +39,7 @@ def make_app(state: Callable[[], str], hosts: frozenset[str], mcp: Callable[[], 
         Route("/mcp", _Mcp(mcp)),
         Route("/", _Root(_Mcp(mcp))),
     ]
-    return OwnHostOnly(Starlette(routes=routes), hosts)
+    return RequestChecks(Starlette(routes=routes), hosts)
 
 
 class _Mcp:
@@ -70,19 +71,3 @@ class _Root:
             await self._mcp(scope, receive, send)
         else:
             await PlainTextResponse("Not Found\n", status_code=404, headers=NO_STORE)(scope, receive, send)
-
-
-class OwnHostOnly:
-    """Refuses requests for any other host: protects against DNS rebinding."""
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app = app
-        self._hosts = hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-            if len(named) != 1 or named[0].lower() not in self._hosts:
-                await PlainTextResponse("this host is not served here\n", status_code=421)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)

@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ksi_daemon.errors import BadSettings, StartError
+from ksi_daemon.web.http_protocol import HttpConfig, HttpLimits
 
 
 class _Server(uvicorn.Server):
@@ -54,16 +55,17 @@ def bind(host: str, port: int, remembered: Path) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+async def serving(app: ASGIApp, listener: socket.socket, *, limits: HttpLimits | None = None) -> AsyncIterator[None]:
     """Serve HTTP until left; connections get a second to finish."""
-    config = uvicorn.Config(
+    config = HttpConfig(
         app,
-        http="httptools",
+        limits or HttpLimits(),
         ws="none",
         lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # any local program could claim another address
         timeout_graceful_shutdown=1,
     )
     server = _Server(config)

@@ -1,11 +1,15 @@
 """The HTTP listener: there from the first moment to the last, on loopback only, for its own host names only."""
 
+import contextlib
 import http.client
+import resource
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.cases import case
 from tests.live.daemon_process import Daemon, until
 
 
@@ -25,9 +29,9 @@ def _get(host: str, port: int, path: str, **headers: str) -> tuple[int, str]:
 
 
 def _raw(port: int, request: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    """The answer to a request after which the daemon closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(request)
-        connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
@@ -60,12 +64,15 @@ def test_a_request_for_another_host_is_refused(daemon: Daemon) -> None:
 
 
 def test_a_request_with_no_host_or_two_is_refused(daemon: Daemon) -> None:
-    """K004"""
+    """K004 H02"""
     daemon.start()
     _, port = _address(daemon)
     own = b"Host: 127.0.0.1:%d\r\n" % port
     assert _raw(port, b"GET /healthz HTTP/1.0\r\n\r\n").split()[1] in (b"400", b"421")
-    assert _raw(port, b"GET /healthz HTTP/1.1\r\n" + own + own + b"\r\n").split()[1] in (b"400", b"421")
+    assert _raw(port, b"GET /healthz HTTP/1.1\r\n" + own + own + b"Connection: close\r\n\r\n").split()[1] in (
+        b"400",
+        b"421",
+    )
     assert _raw(port, b"GET /healthz HTTP/1.1\r\n" + own + b"Connection: close\r\n\r\n").split()[1] == b"200"
 
 
@@ -94,7 +101,7 @@ def _listening(pid: int) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_the_only_open_port_is_the_http_one_and_only_on_loopback(daemon: Daemon, host: str) -> None:
-    """K004 L077"""
+    """K004 L077 H05"""
     daemon.start(KSI_HOST=host)
     _, port = _address(daemon)
     [(address, listening_port)] = _listening(daemon.pid)
@@ -199,3 +206,87 @@ def test_a_spoilt_memory_of_the_port_does_not_stop_a_start(daemon: Daemon, remem
     (daemon.var / "run" / "http_port").write_text(remembered)
     daemon.start()
     assert _address(daemon)[1] > 0
+
+
+def test_a_daemon_refuses_malformed_and_oversized_requests_and_serves_the_next(daemon: Daemon) -> None:
+    """H06"""
+    daemon.start()
+    host, port = _address(daemon)
+    head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port
+    refused = {
+        b"400": [
+            head + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            head + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+            head + b"X-A : 1\r\n\r\n",
+            head.replace(b"\r", b"") + b"\n",
+        ],
+        b"431": [head + b"X-A: 1\r\n" * 100 + b"\r\n", head + b"X-A: " + b"a" * 1_000_000 + b"\r\n\r\n"],
+        b"413": [head + b"Content-Length: 4194305\r\n\r\n" + b"x" * 4_194_305],
+    }
+    for status, requests in refused.items():
+        for request in requests:
+            with case(status, request):
+                assert _raw(port, request).split()[1] == status
+                assert _get(host, port, "/healthz") == (200, "ok\n")
+    assert daemon.logged("Invalid HTTP request received.") == []
+
+
+def test_nine_hundred_half_sent_requests_are_closed_while_others_are_served(daemon: Daemon) -> None:
+    """D01"""
+    daemon.start()
+    host, port = _address(daemon)
+    count = min(900, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
+    began = time.monotonic()
+    halves = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(count)]
+    try:
+        for half in halves:
+            half.sendall(b"GET /healthz HTTP/1.1\r\nHost:")
+        assert [_get(host, port, "/healthz")[0] for _ in range(50)] == [200] * 50
+        for half in halves:
+            assert half.recv(65_536).split()[1] == b"408"
+    finally:
+        for half in halves:
+            half.close()
+    assert time.monotonic() - began >= 10 - 0.5
+    assert _get(host, port, "/healthz") == (200, "ok\n")
+
+
+def test_a_daemon_that_runs_out_of_descriptors_serves_again_when_they_are_released(daemon: Daemon) -> None:
+    """D09"""
+    daemon.start()
+    host, port = _address(daemon)
+    _, most = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (256, most))
+    with contextlib.ExitStack() as taken:
+        connections = [
+            taken.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(356)
+        ]
+        for connection in connections[-100:]:
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(1) in (b"", b"H")
+    until(lambda: _served(host, port), within_s=2, what="it serves again")
+    assert daemon.alive
+    assert len(daemon.log_lines()) <= 100
+
+
+def _served(host: str, port: int) -> bool:
+    try:
+        return _get(host, port, "/healthz") == (200, "ok\n")
+    except OSError:
+        return False
+
+
+def test_many_ranges_and_many_parts_cost_nothing(daemon: Daemon) -> None:
+    """D06"""
+    daemon.start()
+    _, port = _address(daemon)
+    own = b"Host: 127.0.0.1:%d\r\nConnection: close\r\n" % port
+    ranges = b"Range: bytes=" + b",".join(b"%d-" % start for start in range(4_000)) + b"\r\n\r\n"
+    parts = b"".join(b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' for _ in range(10_000)) + b"--x--"
+    form = b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: %d\r\n\r\n" % len(parts)
+    for _ in range(20):
+        assert _raw(port, b"GET /healthz HTTP/1.1\r\n" + own + ranges).split()[1] == b"200"
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(b"POST /healthz HTTP/1.1\r\n" + own.replace(b"close", b"keep-alive") + form + parts)
+            assert connection.recv(65_536).split()[1] == b"415"
+    assert daemon.logged("the event loop is blocked") == []
