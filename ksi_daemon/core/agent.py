@@ -59,7 +59,7 @@ async def register(ctx: Context, params: Register) -> Registered:
         profile=agent.profile,
         token=secret,
         credential_id=credential.credential_id,
-        url=ctx.capability(Control).url,
+        url=ctx.capability(Control).mcp_url,
     )
 
 

@@ -120,7 +120,7 @@ class FakeDaemon:
                 "state": "running",
                 "pid": os.getpid(),
                 "version": "9.9.9",
-                "url": "http://127.0.0.1:1",
+                "url": "http://127.0.0.1:1/mcp",
                 "started_at": "2026-11-18T07:00:00.123456Z",
                 "uptime_s": 75.5,
                 "plugins": {"running": 1, "broken": 1},

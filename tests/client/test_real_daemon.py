@@ -107,7 +107,9 @@ def test_the_test_of_a_new_plugin_passes(var: Path, ksi: Ksi) -> None:
 def test_an_agents_life_from_its_first_token_to_its_removal(ksi: Ksi) -> None:
     made = json.loads(ksi("agents", "add", "ada", "--profile", "restricted", "--json").stdout)
     assert made["token"].startswith("ksi_")
-    assert made["url"].startswith("http://")
+    assert made["url"] == json.loads(ksi("status", "--json").stdout)["url"]
+    assert made["url"].startswith("http://127.0.0.1:")
+    assert made["url"].endswith("/mcp")
     assert ksi("agents", "add", "ada").returncode == 7
     assert ksi("agents", "add", "eve", "--profile", "none such").returncode in (2, 3)
     send = ("send", "system:echo", "text=hi", "--token-env", "T")

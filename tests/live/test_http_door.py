@@ -3,6 +3,7 @@
 import http.client
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -10,8 +11,9 @@ from tests.live.daemon_process import Daemon, until
 
 
 def _address(daemon: Daemon) -> tuple[str, int]:
-    host, _, port = daemon.call("system:status")["url"].removeprefix("http://").rpartition(":")
-    return host.strip("[]"), int(port)
+    url = urlsplit(daemon.call("system:status")["url"])
+    assert url.path == "/mcp"
+    return url.hostname or "", url.port or 0
 
 
 def _get(host: str, port: int, path: str, **headers: str) -> tuple[int, str]:
