@@ -26,6 +26,13 @@ EVENTS = {
     "system:health": {"summary": "How it is.", "plugin": "system", "reads": True, "kind": "call"},
     "state:changed": {"summary": "A value changed.", "plugin": "state", "reads": False, "kind": "notice"},
 }
+TOOL = {
+    "event": "system:echo",
+    "name": "ksi_system_echo",
+    "description": "Say it \x1b back.",
+    "inputSchema": ECHO_SCHEMA,
+    "annotations": {"readOnlyHint": True},
+}
 PLUGINS = [
     {"name": "system", "state": "running", "source": "core", "summary": "The core.", "events": ["system:echo"]},
     {"name": "weather", "state": "broken", "source": "folder", "path": "/p", "events": [], "reason": "no docstring"},
@@ -128,18 +135,32 @@ class FakeDaemon:
             },
             "system:health": lambda _: {"status": "ok", "loop_lag_ms": 0.2, "dropped_notices": 0, "alarms": []},
             "system:help": self._help,
-            "system:discover": lambda _: {"events": EVENTS, "namespaces": ["state", "system"], "total": 3},
+            "system:discover": lambda data: {
+                "events": {"system:echo": TOOL} if data.get("format_style") == "mcp" else EVENTS,
+                "namespaces": ["state", "system"],
+                "total": 3,
+            },
             "plugin:list": lambda _: {"plugins": PLUGINS, "folders": []},
             "plugin:inspect": lambda data: {**PLUGINS[0], "handlers": [], "subscriptions": [], "name": data["name"]},
             "plugin:reload": lambda data: {"name": data["name"], "state": "running", "events": ["a:b"], "drained": 0},
             "config:show": lambda _: {"settings": [{"name": "port", "value": 8080, "source": "default", "help": "?"}]},
             "config:reload": lambda _: {"changed": ["log_level"], "needs_restart": ["port"]},
+            "monitor:get_stats": lambda _: {"calls": {"gone:event": {"calls": 4, "errors": 1, "p50_ms": 0.1}}},
             "monitor:get_events": lambda _: {"events": [], "matched": 0, "forgotten": 0},
             "agent:register": lambda data: {
                 "agent_id": data["agent_id"],
                 "profile": data["profile"],
                 "token": "ksi_secret",
                 "credential_id": "t1",
+                "url": "http://127.0.0.1:1/mcp",
+            },
+            "agent:config": lambda data: {
+                "agent_id": data["agent_id"],
+                "client": data["client"],
+                "text": "{}\n",
+                "entry": {"url": "http://127.0.0.1:1/mcp"},
+                "credential_id": "t3",
+                "token": None,
                 "url": "http://127.0.0.1:1/mcp",
             },
             "agent:list": lambda _: {"agents": [AGENT]},

@@ -5,7 +5,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,17 +15,6 @@ from ksi_client.command.lock import holder
 from tests.client.conftest import Ksi
 
 WAIT_S = 60
-
-
-@pytest.fixture
-def running(var: Path, ksi_process: Ksi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The real daemon, detached as an operator starts it, on any free port."""
-    monkeypatch.setenv("KSI_PORT", "0")
-    monkeypatch.setenv("KSI_PLUGIN_DIRS", "plugins")
-    started = ksi_process("start", "--wait")
-    assert started.returncode == 0, started.stderr
-    yield var
-    ksi_process("stop")
 
 
 @pytest.mark.usefixtures("running")
