@@ -58,11 +58,10 @@ def set_up(
         text = merged(file.path, file.text, client=client, entry_name=entry_name, entry=answer["entry"])
         replaced = file.replace(text)
     except BaseException:
-        _revoke_unused(ksi, screen, answer["credential_id"])
+        _revoke(ksi, screen, answer["credential_id"], what="the new, unused token")
         raise
-    for token in earlier:
-        ksi.send("token:revoke", {"credential_id": token["credential_id"]})
-    return SetUp(answer, replaced, [token["credential_id"] for token in earlier])
+    ids = [token["credential_id"] for token in earlier]
+    return SetUp(answer, replaced, [found for found in ids if _revoke(ksi, screen, found, what="the earlier token")])
 
 
 def show_file_notes(screen: Screen, done: SetUp) -> None:
@@ -91,9 +90,12 @@ def _git_ignores(path: Path) -> bool:
     return done.returncode != 1  # 0: ignored, 1: not ignored, 128: no work tree
 
 
-def _revoke_unused(ksi: SyncClient, screen: Screen, credential_id: str) -> None:
+def _revoke(ksi: SyncClient, screen: Screen, credential_id: str, *, what: str) -> bool:
+    """Revoke a token, or say how to: the file is what it should be in either case. Returns whether it is revoked."""
     try:
         ksi.send("token:revoke", {"credential_id": credential_id})
     except KsiError as error:
-        screen.note(f"the new token is unused and could not be revoked: {error.message}")
+        screen.note(f"{what} could not be revoked: {error.message}")
         screen.note(f"next: ksi tokens revoke {credential_id}")
+        return False
+    return True

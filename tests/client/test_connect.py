@@ -14,6 +14,7 @@ from ksi_client import SyncClient
 from ksi_client.command.connection_setup import LABEL_LIMIT, token_label
 from tests.cases import case
 from tests.client.conftest import Ksi
+from tests.client.fake_daemon import FakeDaemon, fail
 
 ECHO = ("send", "system:echo", "text=hi", "--token-env", "T")
 
@@ -214,6 +215,31 @@ def test_without_a_daemon_nothing_is_made(ksi: Ksi, tmp_path: Path) -> None:
     done = ksi("connect", "claude-code", "--file", "new/config.json")
     assert (done.returncode, "ksi start" in done.stderr) == (5, True)
     assert not (tmp_path / "new").exists()
+
+
+def test_what_fails_on_the_way_is_taken_back_or_named(daemon: FakeDaemon, ksi: Ksi, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    connect = ("connect", "generic", "--file", "config.json")
+    daemon.answers["agent:config"], working = fail(code="conflict", message="too many"), daemon.answers["agent:config"]
+    assert ksi(*connect).returncode == 7
+    assert (daemon.requests[-1]["event"], daemon.requests[-1]["data"]) == ("agent:remove", {"agent_id": "generic"})
+    daemon.answers["agent:remove"] = fail(code="internal", message="no disk")
+    assert "ksi agents rm generic" in ksi(*connect).stderr
+    assert not path.exists()
+    daemon.answers["agent:config"] = working
+    earlier = {"credential_id": "t1", "agent_id": "ada", "state": "live", "label": token_label("generic", path, "ksi")}
+    daemon.answers["token:list"] = lambda _: {"tokens": [earlier]}
+    daemon.answers["token:revoke"] = fail(code="internal", message="no disk")
+    done = ksi(*connect)
+    assert (done.returncode, "ksi tokens revoke t1" in done.stderr) == (0, True)
+    assert entry_in(path) == {"url": "http://127.0.0.1:1/mcp"}
+    assert daemon.requests[-1]["data"] == {"credential_id": "t1"}
+    path.chmod(0o600)
+    path.write_text("{}")
+    daemon.answers["agent:config"] = lambda data: path.write_text("{ }") and working(data)
+    done = ksi(*connect)
+    assert (done.returncode, "ksi tokens revoke t3" in done.stderr) == (7, True)
+    assert path.read_text() == "{ }"
 
 
 def test_a_label_names_client_and_file_and_stays_within_the_limit() -> None:
