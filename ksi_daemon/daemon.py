@@ -161,10 +161,12 @@ async def serve(read: SettingsRead, log: Log) -> None:
         gc.collect()
         gc.freeze()  # what lives as long as the daemon need not be looked at again
         word = "ready"
-        router.notify("system:ready", {"version": __version__, "url": control.url}, principal=DAEMON)
+        router.notify("system:ready", {"version": __version__, "url": control.mcp_url}, principal=DAEMON)
         mcp = McpService(router, hub.gate, hub.resolvers, log.logger)
         hub.background.start("the MCP server", mcp.run)
-        log.logger.info("ready", url=control.url, pid=control.pid, version=__version__, plugins=len(hub.loader.running))
+        log.logger.info(
+            "ready", url=control.mcp_url, pid=control.pid, version=__version__, plugins=len(hub.loader.running)
+        )
         greet(control)
         await stop_requested.wait()
         word = "stopping"

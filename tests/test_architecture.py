@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {"gate", "audit"},
     {"routing", "plugin_host"},
     {"process"},
-    {"core", "web", "operator_socket", "mcp"},
+    {"core", "web", "operator_socket", "mcp", "agents"},
     {"daemon"},
     {"__main__", "testing"},
 ]
@@ -157,6 +157,7 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "numpy": {"retrieval"},
     "onnxruntime": {"retrieval/minilm_embedder.py"},
     "tokenizers": {"retrieval/minilm_embedder.py", "retrieval/static_embedder.py"},
+    "tomlkit": {"agents/client_config.py"},
     "yaml": {"retrieval/front_matter.py"},
     "markdown_it": {"retrieval/chunking.py"},
 }

@@ -1,14 +1,16 @@
-"""`ksi agents`: add, list, show and remove agents; freeze and unfreeze one or all."""
+"""`ksi agents`: add, list, show and remove agents, print their clients' configs; freeze and unfreeze one or all."""
 
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ksi_client.command.complete import complete_agents, complete_profiles
+from ksi_client.command.complete import complete_agents, complete_clients, complete_profiles
 from ksi_client.command.confirm import can_ask, confirm
 from ksi_client.command.fault import USAGE, Fault
 from ksi_client.command.screen import Screen
-from ksi_client.command.secret import show_secret
+from ksi_client.command.secret import show_secret, show_variable
 from ksi_client.command.verb import Verb, verb_app
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
@@ -37,6 +39,78 @@ def add_agent(
     with SyncClient() as client:
         made = client.send("agent:register", {"agent_id": name, "profile": profile, "parent_id": parent, "note": note})
     show_secret(context.obj, made)
+
+
+@app.command("config", cls=Verb)
+def configure_client(
+    context: typer.Context,
+    name: _Name,
+    client: Annotated[
+        str, typer.Option(metavar="CLIENT", help="claude-code, codex or generic.", autocompletion=complete_clients)
+    ] = "claude-code",
+    transport: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="The transport's name in JSON: streamable-http or http.")
+    ] = "streamable-http",
+    conversation: Annotated[
+        str | None, typer.Option(metavar="ID", help="Send this conversation's id with each request.")
+    ] = None,
+    in_environment: Annotated[
+        bool | None,
+        typer.Option("--env/--in-file", help="Token from the variable KSI_TOKEN, or in the text. Only codex: --env."),
+    ] = None,
+    entry: Annotated[str, typer.Option(metavar="NAME", help="The server's name in the file.")] = "ksi",
+    write: Annotated[
+        bool, typer.Option("--write", help="Merge it into the client's file instead of printing.")
+    ] = False,
+    file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="With --write: this file (else .mcp.json, config.toml of Codex).")
+    ] = None,
+) -> None:
+    """Create a token and print the config with which an MCP client connects as this agent; --write merges it into a file."""
+    from ksi_client.command.client_config import TRANSPORT_TYPES, config_file, refuse_unknown_client
+
+    screen: Screen = context.obj
+    refuse_unknown_client(client)
+    if transport not in TRANSPORT_TYPES:
+        raise Fault(f"there is no type {transport!r}", exit_code=USAGE, hint=f"one of {', '.join(TRANSPORT_TYPES)}")
+    if file is not None and not write:
+        raise Fault("--file is for --write", exit_code=USAGE, hint="add --write, or redirect the output")
+    wanted = {
+        "agent_id": name,
+        "client": client,
+        "type": transport,
+        "conversation_id": conversation,
+        "token_in_environment": in_environment,
+        "entry_name": entry,
+    }
+    if write:
+        _write_config(screen, config_file(client, None if file is None else Path(file)), wanted)
+        return
+    with SyncClient() as ksi:
+        answer = ksi.send("agent:config", wanted)
+    if screen.json:
+        screen.document(answer)
+        return
+    sys.stdout.write(answer["text"])
+    if answer.get("token") is not None:
+        show_variable(answer)
+    screen.note(f"its token: {answer['credential_id']}; to revoke it: ksi tokens revoke {answer['credential_id']}")
+
+
+def _write_config(screen: Screen, path: Path, wanted: dict[str, Any]) -> None:
+    from ksi_client.command.connection_setup import set_up, show_file_notes
+    from ksi_client.command.secret_file import SecretFile
+
+    with SyncClient() as ksi, SecretFile(path) as target:
+        done = set_up(ksi, screen, target, agent_of=lambda earlier: str(wanted["agent_id"]), wanted=wanted)
+    if screen.json:
+        backup = None if done.replaced.backup is None else str(done.replaced.backup)
+        screen.document(done.answer | {"file": str(path), "backup": backup, "revoked": done.revoked})
+    else:
+        screen.line(f"wrote the entry {visible(str(wanted['entry_name']))} into {visible(str(path))}")
+    show_file_notes(screen, done)
+    if done.answer.get("token") is not None and not screen.json:
+        show_variable(done.answer)
 
 
 @app.command("ls", cls=Verb)

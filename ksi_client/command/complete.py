@@ -31,6 +31,19 @@ def complete_profiles(incomplete: str) -> list[str]:
     return _for_shell([profile["name"] for profile in _ask("permission:list_profiles").get("profiles", ())], incomplete)
 
 
+def complete_clients(incomplete: str) -> list[str]:
+    """The MCP clients that start with the typed text."""
+    from ksi_client.command.client_config import CLIENTS
+
+    return _for_shell(list(CLIENTS), incomplete)
+
+
+def complete_tools(incomplete: str) -> list[str]:
+    """The tools that start with the typed text."""
+    found = _ask("system:discover", {"detail": True, "format_style": "mcp"}).get("events", {})
+    return _for_shell(sorted(event["name"] for event in found.values() if event.get("name")), incomplete)
+
+
 def join_bash_words(environment: MutableMapping[str, str]) -> None:
     """Undo bash's splitting of words at colons, before typer counts the words.
 
@@ -58,10 +71,10 @@ def _for_shell(names: list[str], incomplete: str) -> list[str]:
     return [name.removeprefix(aside) for name in names if name.startswith(aside + incomplete)]
 
 
-def _ask(event: str) -> dict[str, Any]:
+def _ask(event: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
     try:
         with SyncClient(timeout_s=_TIMEOUT_S) as client:
-            answer = client.send(event)
+            answer = client.send(event, data)
     except (KsiError, OSError):
         return {}
     return answer if isinstance(answer, dict) else {}

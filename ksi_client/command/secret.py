@@ -1,5 +1,6 @@
-"""Prints a newly created token. The daemon keeps only its digest, so it cannot be shown again."""
+"""Prints newly created tokens. The daemon keeps only its digest, so it cannot be shown again."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,3 +17,9 @@ def show_secret(screen: Screen, answer: Mapping[str, Any]) -> None:
         facts["expires_at"] = screen.moment(facts["expires_at"])
     screen.facts(facts)
     screen.note("the token is shown only once: store it now")
+
+
+def show_variable(answer: Mapping[str, Any]) -> None:
+    """Print the token that the client takes from its environment to stderr, also with --quiet: stdout holds the config."""
+    print(f"export {answer['token_variable']}={answer['token']}", file=sys.stderr)
+    print("  the client needs this variable; the token is shown only once: store it now", file=sys.stderr)

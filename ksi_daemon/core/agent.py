@@ -2,9 +2,18 @@
 
 from typing import Any
 
+from ksi_daemon.agents.client_config import (
+    READS_TOKEN_FROM_ENVIRONMENT,
+    TOKEN_VARIABLE,
+    Client,
+    Format,
+    TransportType,
+    render,
+)
+from ksi_daemon.core.token import ID
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.rights import Rights
-from ksi_daemon.identifiers import new_id
+from ksi_daemon.identifiers import new_id, time_of
 from ksi_daemon.notice import iso_time, iso_time_if
 from ksi_daemon.plugin import Context, Field, Invalid, Nothing, Params, Plugin, Result
 from ksi_daemon.process.control import Control
@@ -26,14 +35,15 @@ class Register(Params):
     )
     parent_id: str | None = Field(None, max_length=64, description="An agent that this one may never exceed.")
     note: str = Field("", max_length=500, description="What it is for.")
+    first_token: bool = Field(True, description="Make its first token too; false when agent:config will make one.")
 
 
 class Registered(Result):
     agent_id: str
     profile: str
-    token: str = Field(description="Its secret, shown this once.")
-    credential_id: str
-    url: str
+    token: str | None = Field(description="Its secret, shown this once; null without a first token.")
+    credential_id: str | None
+    url: str = Field(description="Where it connects.")
 
 
 @plugin.handles("agent:register", operator_only=True)
@@ -43,24 +53,95 @@ async def register(ctx: Context, params: Register) -> Registered:
     agent = await rights.add_agent(
         params.agent_id, params.profile, parent_id=params.parent_id, note=params.note, by=ctx.principal.label
     )
-    credential, secret = await rights.credentials.add(
-        Credential(
-            credential_id=new_id(),
-            agent_id=agent.agent_id,
-            digest="",
-            label="first",
-            created_at=agent.created_at,
-            created_by=ctx.principal.label,
-        )
-    )
+    credential_id = token = None
+    if params.first_token:
+        credential_id, token = await _add_token(ctx, agent.agent_id, label="first")
     ctx.notify("agent:registered", {"agent_id": agent.agent_id, "profile": agent.profile})
     return Registered(
         agent_id=agent.agent_id,
         profile=agent.profile,
-        token=secret,
-        credential_id=credential.credential_id,
-        url=ctx.capability(Control).url,
+        token=token,
+        credential_id=credential_id,
+        url=ctx.capability(Control).mcp_url,
     )
+
+
+class Config(Params):
+    agent_id: str = NAME
+    client: Client = Field("claude-code", description="Which client the configuration is for.")
+    type: TransportType = Field("streamable-http", description="The transport's name in JSON; some clients want http.")
+    conversation_id: str | None = Field(
+        None, pattern=ID, description="Send this conversation with each request, and bind the token to it."
+    )
+    token_in_environment: bool | None = Field(
+        None,
+        description="Whether the client takes the token from the variable KSI_TOKEN and not from the text. Default: only codex.",
+    )
+    entry_name: str = Field("ksi", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The server's name in the file.")
+    label: str = Field("", max_length=100, description="Label of the token. Default: the client's name.")
+
+
+class Configured(Result):
+    agent_id: str
+    client: Client
+    format: Format
+    text: str = Field(description="A whole file with this one server.")
+    entry_name: str
+    entry: dict[str, Any] = Field(description="The server's entry as data, for merging into a file.")
+    credential_id: str = Field(description="The id of the token made for it.")
+    token: str | None = Field(description="The token, shown this once, if it is not in the text.")
+    token_variable: str | None = Field(description="The variable that must hold the token when the client starts.")
+    url: str
+
+
+@plugin.handles("agent:config", operator_only=True)
+async def config(ctx: Context, params: Config) -> Configured:
+    """Render the configuration with which an MCP client connects as this agent, with a new token."""
+    credential_id, token = await _add_token(
+        ctx, params.agent_id, label=params.label or params.client, conversation_id=params.conversation_id
+    )
+    in_environment = params.token_in_environment
+    if in_environment is None:
+        in_environment = READS_TOKEN_FROM_ENVIRONMENT[params.client]
+    url = ctx.capability(Control).mcp_url
+    rendered = render(
+        params.client,
+        entry_name=params.entry_name,
+        url=url,
+        agent_id=params.agent_id,
+        token=token,
+        token_in_environment=in_environment,
+        transport_type=params.type,
+        conversation_id=params.conversation_id,
+    )
+    return Configured(
+        agent_id=params.agent_id,
+        client=params.client,
+        format=rendered.format,
+        text=rendered.text,
+        entry_name=params.entry_name,
+        entry=rendered.entry,
+        credential_id=credential_id,
+        token=token if in_environment else None,
+        token_variable=TOKEN_VARIABLE if in_environment else None,
+        url=url,
+    )
+
+
+async def _add_token(ctx: Context, agent_id: str, *, label: str, conversation_id: str | None = None) -> tuple[str, str]:
+    """The id and the secret of a new token."""
+    credential_id = new_id()
+    credential = Credential(
+        credential_id=credential_id,
+        agent_id=agent_id,
+        digest="",
+        label=label,
+        conversation_id=conversation_id,
+        created_at=time_of(credential_id),
+        created_by=ctx.principal.label,
+    )
+    _, secret = await ctx.capability(Rights).credentials.add(credential)
+    return credential_id, secret
 
 
 class Shown(Result):

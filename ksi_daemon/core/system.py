@@ -97,7 +97,7 @@ async def status(ctx: Context, params: Nothing) -> Status:
         state="stopping" if router.stopping else "running",
         pid=control.pid,
         version=__version__,
-        url=control.url,
+        url=control.mcp_url,
         var_dir=str(control.read.settings.var_dir),
         socket=str(control.socket_path),
         config_file=str(control.read.config_file),

@@ -42,6 +42,11 @@ class Control:
         return self.read.settings.var_dir / "run" / "ksi.sock"
 
     @property
+    def mcp_url(self) -> str:
+        """Where agents connect."""
+        return f"{self.url}/mcp"
+
+    @property
     def uptime_s(self) -> float:
         """Seconds since the start."""
         return round(time.time() - self.started_at, 3)

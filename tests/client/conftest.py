@@ -104,6 +104,17 @@ def ksi_process(var: Path) -> Ksi:
 
 
 @pytest.fixture
+def running(var: Path, ksi_process: Ksi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The real daemon, detached as an operator starts it, on any free port."""
+    monkeypatch.setenv("KSI_PORT", "0")
+    monkeypatch.setenv("KSI_PLUGIN_DIRS", "plugins")
+    started = ksi_process("start", "--wait")
+    assert started.returncode == 0, started.stderr
+    yield var
+    ksi_process("stop")
+
+
+@pytest.fixture
 def free_port() -> int:
     """A port without a listener."""
     with socket.socket() as listener:

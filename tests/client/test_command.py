@@ -19,10 +19,11 @@ GROUPS = {
     "events": ("ls", "help", "tail"),
     "plugins": ("ls", "show", "reload", "new"),
     "config": ("show", "check", "reload"),
-    "agents": ("add", "ls", "show", "rm", "freeze", "unfreeze"),
+    "agents": ("add", "config", "ls", "show", "rm", "freeze", "unfreeze"),
     "tokens": ("create", "ls", "revoke", "rotate"),
     "permissions": ("show", "grant", "revoke", "set", "profiles"),
     "sessions": ("create", "ls", "revoke"),
+    "tools": ("ls", "show", "call", "stats"),
     "audit": ("query", "tail", "stats", "verify", "export", "retain"),
 }
 PATHS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
@@ -40,6 +41,9 @@ ASKING = [
     ("config", "check"),
     ("config", "reload"),
     ("agents", "add", "ada"),
+    ("agents", "config", "ada"),
+    ("agents", "config", "ada", "--write"),
+    ("connect", "generic", "--file", "generic.json"),
     ("agents", "ls"),
     ("agents", "show", "ada"),
     ("agents", "rm", "ada", "--force"),
@@ -59,6 +63,10 @@ ASKING = [
     ("sessions", "create", "ada", "--scope", "read", "--scope", "write"),
     ("sessions", "ls"),
     ("sessions", "revoke", "s1"),
+    ("tools", "ls", "--as", "ada"),
+    ("tools", "show", "ksi_system_echo"),
+    ("tools", "call", "system:echo", "text=hi"),
+    ("tools", "stats"),
     ("audit", "query", "--since", "1h"),
     ("audit", "stats"),
     ("audit", "export", "all.jsonl"),
@@ -97,6 +105,12 @@ BAD = [
     ("permissions", "grant", "ada", "events/a:*", "--for", "1w"),
     ("sessions", "create", "ada"),
     ("explain", "ada"),
+    ("agents", "config", "ada", "--client", "emacs"),
+    ("agents", "config", "ada", "--type", "sse"),
+    ("agents", "config", "ada", "--file", "x.json"),
+    ("connect", "generic"),
+    ("connect", "emacs"),
+    ("tools", "call", "ksi_system_echo", "txet=hi"),
     ("audit", "query", "--since", "yesterday"),
     ("audit", "query", "--limit", "0"),
     ("audit", "tail", "-o", "xml"),
@@ -123,9 +137,9 @@ def test_json_is_one_document_on_stdout(ksi: Ksi, ksi_process: Ksi) -> None:
         *((ksi, words) for words in ASKING),
     ]:
         after, before = run(*words, "--json"), run("--json", *words)
-        assert isinstance(json.loads(after.stdout), dict), words
+        assert isinstance(json.loads(after.stdout), dict | list), words
         assert after.stdout.count("\n") == 1, words
-        assert isinstance(json.loads(before.stdout), dict), words
+        assert isinstance(json.loads(before.stdout), dict | list), words
         expected = 1 if words == ("doctor",) else 0
         assert (before.returncode, after.returncode) == (expected, expected), (words, after.stderr)
 

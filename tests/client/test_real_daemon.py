@@ -5,7 +5,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,17 +15,6 @@ from ksi_client.command.lock import holder
 from tests.client.conftest import Ksi
 
 WAIT_S = 60
-
-
-@pytest.fixture
-def running(var: Path, ksi_process: Ksi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The real daemon, detached as an operator starts it, on any free port."""
-    monkeypatch.setenv("KSI_PORT", "0")
-    monkeypatch.setenv("KSI_PLUGIN_DIRS", "plugins")
-    started = ksi_process("start", "--wait")
-    assert started.returncode == 0, started.stderr
-    yield var
-    ksi_process("stop")
 
 
 @pytest.mark.usefixtures("running")
@@ -107,7 +95,9 @@ def test_the_test_of_a_new_plugin_passes(var: Path, ksi: Ksi) -> None:
 def test_an_agents_life_from_its_first_token_to_its_removal(ksi: Ksi) -> None:
     made = json.loads(ksi("agents", "add", "ada", "--profile", "restricted", "--json").stdout)
     assert made["token"].startswith("ksi_")
-    assert made["url"].startswith("http://")
+    assert made["url"] == json.loads(ksi("status", "--json").stdout)["url"]
+    assert made["url"].startswith("http://127.0.0.1:")
+    assert made["url"].endswith("/mcp")
     assert ksi("agents", "add", "ada").returncode == 7
     assert ksi("agents", "add", "eve", "--profile", "none such").returncode in (2, 3)
     send = ("send", "system:echo", "text=hi", "--token-env", "T")

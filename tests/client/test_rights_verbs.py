@@ -191,6 +191,9 @@ def test_agents_and_profiles_are_completed(ksi: Ksi) -> None:
         ("ksi permissions set ada s", "standard"),
         ("ksi send system:echo --as a", "ada"),
         ("ksi sessions create ada --scope ne", "network"),
+        ("ksi connect cl", "claude-code"),
+        ("ksi agents config ada --client co", "codex"),
+        ("ksi tools show ksi_", "ksi_system_echo"),
     ]
     for words, offered in cases:
         with case(words, offered):

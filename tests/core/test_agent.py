@@ -1,12 +1,15 @@
 """agent:register, list, get, remove, freeze and unfreeze, as an operator uses them."""
 
 import asyncio
+import json
+import tomllib
 
 import pytest
 
 from ksi_daemon.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from ksi_daemon.testing import running
 from tests.agents_at_work import add_agent, call_as, rows
+from tests.cases import case
 
 
 async def test_an_agent_is_added_with_its_first_token_and_announced_without_it() -> None:
@@ -137,9 +140,92 @@ async def test_no_agent_manages_agents() -> None:
             for event in hub.hub.router.routes
             if event.split(":")[0] in ("agent", "token", "permission", "session", "audit")
         ]
-        assert len(closed) == 27
+        assert len(closed) == 28
         for event in closed:
             with pytest.raises(Forbidden, match="no such tool"):
                 await call_as(hub, bot, event)
         refused = await rows(hub, agent="bot", status="forbidden")
         assert {row["event"] for row in refused} == set(closed)
+
+
+async def test_a_config_for_claude_code_is_the_documented_json_with_a_token_that_works() -> None:
+    """K006, K007, K008, K009: type, url and agent header as in the specification."""
+    async with running() as hub:
+        hub.hub.control.url = "http://127.0.0.1:8080"
+        await add_agent(hub)
+        made = await hub.call("agent:config", agent_id="bot")
+        secret = made["entry"]["headers"]["Authorization"].removeprefix("Bearer ")
+        assert made["entry"] == {
+            "type": "streamable-http",
+            "url": "http://127.0.0.1:8080/mcp",
+            "headers": {"X-KSI-Agent-ID": "bot", "Authorization": f"Bearer {secret}"},
+            "verifySsl": False,
+            "retry": {"maxAttempts": 3, "backoffMs": 1000},
+        }
+        assert json.loads(made["text"]) == {"mcpServers": {"ksi": made["entry"]}}
+        assert (made["format"], made["token"], made["token_variable"]) == ("json", None, None)
+        principal = hub.hub.rights.credentials.principal(secret, transport="http")
+        assert (principal.agent_id, principal.credential_id) == ("bot", made["credential_id"])
+        assert (await hub.call("token:list", agent_id="bot"))["tokens"][-1]["label"] == "claude-code"
+        assert secret not in str(await rows(hub, event="agent:config"))
+
+
+async def test_a_config_names_a_conversation_only_on_request_and_its_token_is_bound_to_it() -> None:
+    """K010."""
+    async with running() as hub:
+        await add_agent(hub)
+        made = await hub.call(
+            "agent:config", agent_id="bot", client="generic", type="http", conversation_id="conv-1", entry_name="hub"
+        )
+        (entry,) = json.loads(made["text"])["mcpServers"].values()
+        assert json.loads(made["text"])["mcpServers"].keys() == {"hub"}
+        assert (entry["type"], entry["headers"]["X-KSI-Conversation-ID"]) == ("http", "conv-1")
+        token = entry["headers"]["Authorization"].removeprefix("Bearer ")
+        assert hub.hub.rights.credentials.principal(token, transport="http").conversation_id == "conv-1"
+
+
+async def test_with_the_secret_in_the_environment_it_is_beside_the_text_and_not_in_it() -> None:
+    async with running() as hub:
+        await add_agent(hub)
+        made = await hub.call("agent:config", agent_id="bot", token_in_environment=True)
+        assert made["entry"]["headers"]["Authorization"] == "Bearer ${KSI_TOKEN}"
+        assert made["token_variable"] == "KSI_TOKEN"
+        assert made["token"] not in made["text"]
+        assert hub.hub.rights.credentials.principal(made["token"], transport="http").agent_id == "bot"
+
+
+async def test_a_config_for_codex_is_toml_and_names_the_variable_unless_asked_otherwise() -> None:
+    async with running() as hub:
+        hub.hub.control.url = "http://127.0.0.1:8080"
+        await add_agent(hub)
+        made = await hub.call("agent:config", agent_id="bot", client="codex")
+        assert made["format"] == "toml"
+        assert tomllib.loads(made["text"]) == {"mcp_servers": {"ksi": made["entry"]}}
+        assert made["entry"] == {
+            "url": "http://127.0.0.1:8080/mcp",
+            "http_headers": {"X-KSI-Agent-ID": "bot"},
+            "bearer_token_env_var": "KSI_TOKEN",
+        }
+        assert made["token"] not in made["text"]
+        made = await hub.call("agent:config", agent_id="bot", client="codex", token_in_environment=False)
+        assert made["entry"]["http_headers"]["Authorization"].startswith("Bearer ksi_")
+        assert (made["token"], "bearer_token_env_var" in made["entry"]) == (None, False)
+
+
+async def test_a_config_is_the_operators_to_ask_for_and_only_for_an_agent_that_exists() -> None:
+    async with running() as hub:
+        bot = await add_agent(hub, profile="trusted")
+        with pytest.raises(Forbidden):
+            await call_as(hub, bot, "agent:config", agent_id="bot")
+        with pytest.raises(NotFound):
+            await hub.call("agent:config", agent_id="nobody")
+        for wrong in ({"client": "emacs"}, {"type": "sse"}, {"conversation_id": "a\r\nb"}, {"entry_name": "a.b"}):
+            with case(wrong), pytest.raises(Invalid):
+                await hub.call("agent:config", agent_id="bot", **wrong)
+
+
+async def test_an_agent_can_be_added_without_a_first_token() -> None:
+    async with running() as hub:
+        made = await hub.call("agent:register", agent_id="bot", first_token=False)
+        assert (made["token"], made["credential_id"]) == (None, None)
+        assert (await hub.call("token:list"))["tokens"] == []

@@ -6,6 +6,7 @@ import resource
 import socket
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,8 +15,9 @@ from tests.live.daemon_process import Daemon, until
 
 
 def _address(daemon: Daemon) -> tuple[str, int]:
-    host, _, port = daemon.call("system:status")["url"].removeprefix("http://").rpartition(":")
-    return host.strip("[]"), int(port)
+    url = urlsplit(daemon.call("system:status")["url"])
+    assert url.path == "/mcp"
+    return url.hostname or "", url.port or 0
 
 
 def _get(host: str, port: int, path: str, **headers: str) -> tuple[int, str]:
