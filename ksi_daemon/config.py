@@ -54,6 +54,11 @@ class Settings(BaseModel):
     rate_limit: Literal["on", "off"] = Field(
         "on", description="Whether agents' rates are limited; off is for load tests."
     )
+    old_era_refusal: Literal["json-rpc", "http"] = Field(
+        "json-rpc",
+        description="How a refused call inside an MCP session is answered: a JSON-RPC error in a reply with status 200, or the HTTP "
+        "status too, at which clients older than mcp 2.0 drop the session.",
+    )
     expose_error_details: bool = Field(
         False, description="Put the error text of a failed handler into the answer, not only into the log."
     )

@@ -5,21 +5,21 @@ neither is answered without a session. Nothing of a request's body is looked at 
 """
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from ksi_daemon.errors import Forbidden, Invalid, KsiError, TooMany, Unauthenticated, Unavailable
+from ksi_daemon.config import Settings
+from ksi_daemon.errors import Forbidden, Invalid, KsiError, TooMany, Unauthenticated
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
-from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object
+from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object, refusal_headers
+from ksi_daemon.mcp.reply import Reply
 from ksi_daemon.mcp.request import (
     PRINCIPAL,
-    REFUSAL,
     ClientLeft,
     HeaderMismatch,
     Headers,
@@ -49,12 +49,18 @@ class Endpoint:
     """The ASGI application behind `/mcp`."""
 
     def __init__(
-        self, router: Router, gate: Gate, resolvers: Resolvers, transports: Callable[[], Awaitable[Transports]]
+        self,
+        router: Router,
+        gate: Gate,
+        resolvers: Resolvers,
+        transports: Callable[[], Awaitable[Transports]],
+        settings: Callable[[], Settings],
     ) -> None:
         self._router = router
         self._gate = gate
         self._resolvers = resolvers
         self._transports = transports
+        self._settings = settings
         self.requests: Counter[str] = Counter()  # under way, by agent
         self.streams: Counter[str] = Counter()
 
@@ -97,15 +103,18 @@ class Endpoint:
             inner = with_header(inner, b"accept", b"application/json")
         if stateless and version is None:
             inner = with_header(inner, b"mcp-protocol-version", SESSION_REVISIONS[-1].encode())
+        in_session = not stateless and (version is None or version in SESSION_REVISIONS)
+        reply = Reply(
+            self._router, inner, send, rpc, status=not in_session, wait=self._settings().old_era_refusal == "http"
+        )
         transports = await self._transports()
         if stateless:
-            await transports.stateless(inner, receive, _with_status(inner, send))
+            await transports.stateless(inner, receive, reply)
         elif scope["method"] == "GET":
             with _Counted(self.streams, principal, STREAMS_LIMIT, "streams"):
-                await transports.sessions(inner, receive, send)
+                await transports.sessions(inner, receive, reply)
         else:
-            in_session = version is None or version in SESSION_REVISIONS
-            await transports.sessions(inner, receive, send if in_session else _with_status(inner, send))
+            await transports.sessions(inner, receive, reply)
 
     async def _refuse(
         self, error: KsiError, code: int, scope: Scope, principal: Principal, rpc: Rpc, receive: Receive, send: Send
@@ -121,7 +130,7 @@ class Endpoint:
         except KsiError as unavailable:
             error, code = unavailable, unavailable.status
         body = error_body({**error_object(error), "code": code}, rpc.id)
-        await Response(body, error.status, _headers(error), "application/json")(scope, receive, send)
+        await Response(body, error.status, refusal_headers(error), "application/json")(scope, receive, send)
 
 
 def _in_conversation(principal: Principal, headers: Headers) -> Principal:
@@ -160,26 +169,5 @@ class _Counted:
             del self._counts[self._agent_id]
 
 
-def _with_status(scope: Scope, send: Send) -> Send:
-    """A `send` that gives a refused call the HTTP status of its refusal, unless the reply has begun."""
-
-    async def send_with_status(message: Message) -> None:
-        refusal = scope.get(REFUSAL)
-        if refusal is not None and message["type"] == "http.response.start":
-            extra = [(name.encode(), value.encode()) for name, value in _headers(refusal).items()]
-            message = {**message, "status": refusal.status, "headers": [*message["headers"], *extra]}
-        await send(message)
-
-    return send_with_status
-
-
 def _code(error: KsiError) -> int:
     return INVALID_REQUEST if isinstance(error, Invalid) else error.status
-
-
-def _headers(error: KsiError) -> dict[str, str]:
-    if isinstance(error, Unauthenticated):
-        return {"www-authenticate": "Bearer"}
-    if isinstance(error, TooMany | Unavailable):
-        return {"retry-after": str(math.ceil(error.facts().get("retry_after_s", 1)))}
-    return {}

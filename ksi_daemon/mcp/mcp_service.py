@@ -2,9 +2,11 @@
 
 import asyncio
 import importlib
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ksi_daemon.config import Settings
 from ksi_daemon.errors import Unavailable
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
@@ -21,13 +23,15 @@ START_LIMIT_S = 5.0  # that a request waits for the import
 class McpService:
     """Runs the server; `endpoint` is what the web application serves."""
 
-    def __init__(self, router: Router, gate: Gate, resolvers: Resolvers, log: Any) -> None:
+    def __init__(
+        self, router: Router, gate: Gate, resolvers: Resolvers, log: Any, *, settings: Callable[[], Settings]
+    ) -> None:
         self._log = log
         self._tools = Tools(router, gate)
         self._calls = Calls(router)
         self._running: Transports | None = None
         self._started = asyncio.Event()
-        self.endpoint = Endpoint(router, gate, resolvers, self._transports)
+        self.endpoint = Endpoint(router, gate, resolvers, self._transports, settings)
 
     async def run(self) -> None:
         """Import the server and serve until cancelled."""

@@ -1,5 +1,6 @@
 """Errors on the wire of MCP: which failures are JSON-RPC errors with an HTTP status, and how they are written."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -52,3 +53,12 @@ def error_object(error: KsiError) -> dict[str, Any]:
 def error_body(error: dict[str, Any], request_id: str | int | None = None) -> bytes:
     """A JSON-RPC error response."""
     return _encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def refusal_headers(error: KsiError) -> dict[str, str]:
+    """The HTTP headers that say what to do next."""
+    if isinstance(error, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
+    if isinstance(error, TooMany | Unavailable):
+        return {"retry-after": str(math.ceil(error.facts().get("retry_after_s", 1)))}
+    return {}

@@ -15,6 +15,7 @@ REFUSAL = "ksi.refusal"  # in the ASGI scope: the error that decides the HTTP st
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
 IDENTITY = (b"authorization", b"x-ksi-agent-id", b"x-ksi-conversation-id", b"x-ksi-handshake", b"mcp-session-id")
+ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MESSAGE_KEYS = {"jsonrpc", "id", "method", "params", "result", "error"}
 VERSION_IN_BODY = "io.modelcontextprotocol/protocolVersion"
@@ -27,7 +28,7 @@ class ClientLeft(Exception):
 
 
 class HeaderMismatch(Exception):
-    """A routing header that is missing or differs from the body."""
+    """A routing header that is missing, sent twice, or different from the body."""
 
 
 class Rpc(msgspec.Struct, frozen=True):
@@ -41,6 +42,8 @@ class Rpc(msgspec.Struct, frozen=True):
 def header(headers: Headers, name: bytes) -> str | None:
     """A header's value, or None without it. `Invalid` when it is sent twice: readers would differ in which one they take."""
     values = [value for key, value in headers if key == name]
+    if len(values) > 1 and name in ROUTING:
+        raise HeaderMismatch(f"the header {name.decode()} was sent {len(values)} times")
     if len(values) > 1:
         raise Invalid(f"the header {name.decode()} was sent {len(values)} times", hint="send it once")
     return values[0].decode("latin-1").strip(" \t") if values else None

@@ -248,7 +248,7 @@ CORE_EVENTS = {
     "message:publish", "message:subscribe", "message:unsubscribe", "message:subscriptions",
     "monitor:get_events", "monitor:get_stats", "monitor:get_correlation_chain",
     "config:show", "config:reload",
-    "agent:register", "agent:list", "agent:get", "agent:remove", "agent:freeze", "agent:unfreeze",
+    "agent:register", "agent:list", "agent:get", "agent:remove", "agent:freeze", "agent:unfreeze", "agent:config",
     "token:create", "token:list", "token:revoke", "token:rotate",
     "permission:get_agent", "permission:set_agent", "permission:remove_agent", "permission:list_profiles",
     "permission:get_profile", "permission:grant", "permission:revoke", "permission:explain", "permission:validate_spawn",

@@ -1,0 +1,75 @@
+"""The reply to one MCP request on its way out: gets the HTTP status of a refusal, and is recorded when it is an error."""
+
+from starlette.responses import Response
+from starlette.types import Message, Scope, Send
+
+from ksi_daemon.errors import Invalid, KsiError
+from ksi_daemon.mcp.refusals import error_body, error_object, refusal_headers
+from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, Rpc
+from ksi_daemon.routing.router import Router
+
+
+class Reply:
+    """An ASGI `send`. The server notes the refusal of a call in the scope; the SDK would choose other statuses.
+
+    With `status` a refusal decides the status as long as the reply has not begun. In a session the reply begins before the call does:
+    with `wait` its head is held back until there is a first part.
+    """
+
+    def __init__(self, router: Router, scope: Scope, send: Send, rpc: Rpc, *, status: bool, wait: bool) -> None:
+        self._router = router
+        self._scope = scope
+        self._send = send
+        self._rpc = rpc
+        self._status = status
+        self._wait = wait and not status
+        self._head: Message | None = None
+        self._replaced = False
+
+    async def __call__(self, message: Message) -> None:
+        if self._replaced:
+            return
+        if message["type"] == "http.response.start":
+            await self._begin(message)
+            return
+        if self._head is not None:
+            head, self._head = self._head, None
+            refusal = self._scope.get(REFUSAL)
+            if refusal is not None:
+                await self._replace(refusal)
+                return
+            await self._send(head)
+        await self._send(message)
+
+    async def _begin(self, head: Message) -> None:
+        refusal = self._scope.get(REFUSAL)
+        if refusal is not None and self._status:
+            extra = [(name.encode(), value.encode()) for name, value in refusal_headers(refusal).items()]
+            head = {**head, "status": refusal.status, "headers": [*head["headers"], *extra]}
+        elif head["status"] >= 400:
+            head = {**head, "status": await self._recorded(head["status"])}
+        if self._wait and self._rpc.method == "tools/call" and head["status"] == 200:
+            self._head = head
+        else:
+            await self._send(head)
+
+    async def _recorded(self, status: int) -> int:
+        """Record an error that the SDK replies with; the status to send."""
+        asked = self._rpc.method or self._scope["method"]
+        try:
+            await self._router.record_bad_request(
+                self._scope[PRINCIPAL], Invalid(f"{asked[:100]} was answered with HTTP status {status}")
+            )
+        except KsiError as unavailable:
+            return unavailable.status
+        return status
+
+    async def _replace(self, refusal: KsiError) -> None:
+        self._replaced = True
+        body = error_body(error_object(refusal), self._rpc.id)
+        response = Response(body, refusal.status, refusal_headers(refusal), "application/json")
+        await response(self._scope, _nothing, self._send)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
