@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ksi_daemon.audit import export, reading, retention, verification
-from ksi_daemon.audit.anchor import Checkpoint, read_key
+from ksi_daemon.audit.anchor import Checkpoint
 from ksi_daemon.audit.chain import Broken, Head
 from ksi_daemon.audit.checkpoints import Checkpoints
 from ksi_daemon.audit.entry import Entry
@@ -132,6 +132,7 @@ class Audit:
             base = self._writer.checkpoints.base
             start = base if after is None else await self._position(after)
             end = self.head.seq if through is None else min(through, self.head.seq)
+            group_end = await self._writer.run(lambda: self._writer.ledger.group_end(end))
             try:
                 exported = await asyncio.to_thread(
                     lambda: export.export_jsonl(
@@ -140,7 +141,8 @@ class Audit:
                         daemon_id=self.daemon_id,
                         after=start,
                         through=end,
-                        key=read_key(self.files.key),
+                        group_end=group_end,
+                        macs=self._writer.ledger.macs,
                     )
                 )
             except Broken as error:
@@ -181,10 +183,10 @@ class Audit:
         base = self._writer.checkpoints.base
         if seq == base.seq:
             return base
-        found = await self._writer.run(lambda: self._writer.ledger.hash_at(seq))
+        found = await self._writer.run(lambda: self._writer.ledger.position(seq, base))
         if found is None:
             raise Invalid(f"there is no row {seq}", hint=f"rows {base.seq + 1} to {self.head.seq} exist")
-        return Head(seq, found)
+        return found
 
     def _mark_exported(self, start: int, last: int) -> None:
         """Store, signed, up to which row the audit was exported without a gap."""

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ksi_daemon.audit.chain import Broken, Head, checked
+from ksi_daemon.audit.chain import Broken, Head, Macs, checked
 from ksi_daemon.audit.entry import COLUMNS, Row
 from ksi_daemon.audit.files import SELECT, Files, reading, rows_after
 from ksi_daemon.audit.line import line_of, row_of
@@ -56,23 +56,30 @@ class _End(msgspec.Struct, frozen=True, kw_only=True):
         return hmac.new(key, signed, hashlib.sha256).hexdigest()
 
 
-def export_jsonl(files: Files, path: Path, *, daemon_id: str, after: Head, through: int, key: bytes) -> Exported:
-    """Write the rows after `after` up to `through`, checking each on the way. Raises `Broken` at an invalid row."""
+def export_jsonl(
+    files: Files, path: Path, *, daemon_id: str, after: Head, through: int, group_end: int, macs: Macs
+) -> Exported:
+    """Write the rows after `after` up to `through`, checking each on the way. Raises `Broken` at an invalid row.
+
+    `group_end` is the last row of the last group: the MAC there covers the rows up to `through`.
+    """
     beginning = _Beginning(daemon_id=daemon_id, after_seq=after.seq, after_hash=after.hash.hex())
     end = _End(end=after.seq, hash=after.hash.hex(), rows=0)
     with _new_file(path) as out, reading(files.database) as connection:
         out.write(msgspec.json.encode(beginning) + b"\n")
-        rows = _written(rows_after(connection, daemon_id, after.seq, through), out)
-        for seq, row_hash in checked(rows, daemon_id=daemon_id, after=after):
-            end = _End(end=seq, hash=row_hash.hex(), rows=end.rows + 1)
-        end = msgspec.structs.replace(end, mac=end.signature(key, beginning))
+        rows = _written(rows_after(connection, daemon_id, after.seq, group_end), out, through)
+        for seq, row_hash in checked(rows, daemon_id=daemon_id, after=after, macs=macs):
+            if seq <= through:
+                end = _End(end=seq, hash=row_hash.hex(), rows=end.rows + 1)
+        end = msgspec.structs.replace(end, mac=end.signature(macs.key, beginning))
         out.write(msgspec.json.encode(end) + b"\n")
     return Exported(str(path), end.rows, after.seq + 1 if end.rows else None, end.end if end.rows else None)
 
 
-def _written(rows: Iterator[Row], out: BinaryIO) -> Iterator[Row]:
+def _written(rows: Iterator[Row], out: BinaryIO, through: int) -> Iterator[Row]:
     for row in rows:
-        out.write(line_of(row) + b"\n")
+        if row[1] <= through:  # type: ignore[operator]
+            out.write(line_of(row) + b"\n")
         yield row
 
 

@@ -47,6 +47,7 @@ MIGRATIONS = [
     CREATE INDEX entries_of_unknown_outcome ON entries (seq) WHERE status = 'unknown';
     """,
     "ALTER TABLE entries RENAME COLUMN door TO transport",  # hashes are made of values in order, so they stay valid
+    "ALTER TABLE entries ADD COLUMN mac BLOB",  # set in the last row of each commit group: see chain.py
 ]
 
 BUSY_TIMEOUT_MS = 1_000  # callers wait that long for a database that another process has locked, then they are refused

@@ -1,8 +1,6 @@
 """Verifies a whole audit: the chain row by row, and the signed checkpoints against it.
 
-Detects a flipped bit, a missing row, swapped rows, a cut tail and a recomputed chain. Without the running daemon's own head in memory
-it cannot detect changed rows after the last checkpoint whose hashes were recomputed: at most 1,000 rows or 60 s, and none after a
-clean stop.
+Detects a flipped bit, a missing row, swapped rows, a recomputed chain, and a tail cut behind the last checkpoint.
 """
 
 import sqlite3
@@ -32,6 +30,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int | None = None
     first_bad_seq: int | None = None
     problem: str | None = None
+    without_mac: int = 0  # rows written before MACs were: only checkpoints cover them
+    dropped: int = 0  # rows that retention dropped
     checkpoints: int = 0
     last_checkpoint_seq: int | None = None
     duration_s: float = 0.0
@@ -67,7 +67,8 @@ class _Reader:
 
     def read(self) -> None:
         files = self._files
-        self._lines = list(read_lines(files.anchor, read_key(files.key)))
+        key = read_key(files.key)
+        self._lines = list(read_lines(files.anchor, key))
         if not self._lines:
             raise BrokenAnchor(1, "is missing: the file is empty or truncated")
         if not files.database.exists() or files.database.stat().st_size == 0:
@@ -80,7 +81,8 @@ class _Reader:
             ).fetchone()[0]
             through = max(last.seq, newest or 0)
             rows = rows_after(connection, last.daemon_id, last.base_seq, through)
-            self._check(checked(rows, daemon_id=last.daemon_id, after=last.base), total=through - last.base_seq)
+            good_rows = checked(rows, daemon_id=last.daemon_id, after=last.base, macs=last.macs(key))
+            self._check(good_rows, total=through - last.base_seq)
         if self._head is not None:
             last = msgspec.structs.replace(last, seq=max(last.seq, self._head.seq))
         if self._good < last.seq:
@@ -129,6 +131,9 @@ class _Reader:
             return bool(self._lines) and read_last_line(self._files.anchor, key).base_seq != self._lines[-1].base_seq
         return False
 
+    def _last_good(self, error: Exception | None) -> int:
+        return min(self._good, error.seq - 1) if isinstance(error, Broken) else self._good
+
     def verdict(self, started: float, error: Exception | None) -> Verdict:
         duration_s = time.perf_counter() - started
         last = self._lines[-1] if self._lines else None
@@ -137,8 +142,10 @@ class _Reader:
             rows=self._rows,
             daemon_id=last.daemon_id if last else None,
             first_seq=last.base_seq + 1 if last else None,
-            last_seq=self._good if last else None,
+            last_seq=self._last_good(error) if last else None,
             first_bad_seq=error.seq if isinstance(error, Broken) else None,
+            without_mac=max(0, (last.macs_from - 1 if last.macs_from else self._good) - last.base_seq) if last else 0,
+            dropped=last.base_seq if last else 0,
             problem=None if error is None else str(error),
             checkpoints=len(self._lines),
             last_checkpoint_seq=last.seq if last else None,

@@ -103,11 +103,11 @@ def test_a_touched_record_is_found_out(filled: Daemon, name: str) -> None:
     tamper(filled)
     verdict = filled.verify_audit()
     assert (verdict["ok"], verdict["exit_code"]) == (False, 1)
-    expected = {"a cut tail": last - 4, "a recomputed chain": None}.get(name, VICTIM)
-    if expected is None:
-        assert verdict["first_bad_seq"] <= last, "somewhere before the checkpoint that does not fit"
+    latest = {"a cut tail": last - 4, "a recomputed chain": VICTIM}.get(name)
+    if latest is not None:
+        assert verdict["first_bad_seq"] <= latest, "the first row of the commit group that is not intact any more"
     else:
-        assert verdict["first_bad_seq"] == expected
+        assert verdict["first_bad_seq"] == VICTIM
     if seen_at_start:
         code, message = filled.refusal()
         assert code == 65
