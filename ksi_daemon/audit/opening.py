@@ -21,6 +21,7 @@ from ksi_daemon.audit.anchor import (
     write_key,
 )
 from ksi_daemon.audit.chain import NO_MAC, START, Broken, Head, Macs, checked, group_mac, link
+from ksi_daemon.audit.contents import refuse_foreign_rows, refuse_foreign_schema
 from ksi_daemon.audit.entry import COLUMNS, Entry, fields_after_seq
 from ksi_daemon.audit.files import MIGRATIONS, Files, rows_after
 from ksi_daemon.errors import BadData
@@ -122,6 +123,8 @@ def _check(files: Files) -> Opened:
     refuse_damage(files.database, len(MIGRATIONS), recovery_hint=files.recovery_hint)
     with opened(files.database) as connection:
         migrate_file(connection, MIGRATIONS)
+        refuse_foreign_schema(connection)
+        refuse_foreign_rows(connection, last.daemon_id)
         _finish_retention(connection, last)
         _refuse_missing_rows(connection, last)
         seq, row_hash = last.seq, last.head.hash

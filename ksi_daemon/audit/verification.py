@@ -12,6 +12,7 @@ import msgspec
 
 from ksi_daemon.audit.anchor import BrokenAnchor, Checkpoint, read_key, read_last_line, read_lines
 from ksi_daemon.audit.chain import Broken, Head, checked
+from ksi_daemon.audit.contents import refuse_changed_leftovers, refuse_foreign_rows, refuse_foreign_schema
 from ksi_daemon.audit.files import Files, reading, rows_after
 from ksi_daemon.errors import BadData
 
@@ -76,6 +77,9 @@ class _Reader:
         last = self._lines[-1]
         self._good = last.base_seq
         with reading(files.database) as connection:
+            refuse_foreign_schema(connection)
+            refuse_foreign_rows(connection, last.daemon_id)
+            refuse_changed_leftovers(connection, last.daemon_id, last.base)
             newest = connection.execute(
                 "SELECT max(seq) FROM entries WHERE daemon_id = ?", (last.daemon_id,)
             ).fetchone()[0]

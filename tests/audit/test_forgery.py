@@ -14,9 +14,10 @@ import pytest
 
 from ksi_daemon.audit import verification
 from ksi_daemon.audit.chain import HASH, MAC, link
-from ksi_daemon.audit.entry import FIELDS
+from ksi_daemon.audit.entry import COLUMNS, FIELDS
 from ksi_daemon.audit.files import MIGRATIONS, SELECT, Files
 from ksi_daemon.audit.opening import INSERT
+from ksi_daemon.audit.retention import sign_base
 from ksi_daemon.errors import BadData, Conflict
 from tests.audit.conftest import FakeLog, Open, happening
 from tests.cases import case
@@ -123,6 +124,50 @@ async def test_a_forged_row_after_the_last_checkpoint_of_a_killed_daemon_is_name
     change(killed, "UPDATE entries SET event = 'test:forged' WHERE seq = 7")
     rehash(killed, 7)
     assert verification.verify(killed).first_bad_seq == 7
+
+
+COPY_OF_A_ROW = f"INSERT INTO entries SELECT {{}}, {', '.join(COLUMNS[2:])} FROM entries WHERE seq = 3"  # noqa: S608
+CONTENTS: dict[str, str] = {
+    "a row of another daemon": COPY_OF_A_ROW.format("'ffff', seq"),
+    "a row before the first": COPY_OF_A_ROW.format("daemon_id, 0"),
+    "a trigger": "CREATE TRIGGER quiet AFTER INSERT ON entries BEGIN DELETE FROM entries WHERE agent_id = 'thief'; END",
+    "a view": "CREATE VIEW shown AS SELECT * FROM entries",
+    "another table": "CREATE TABLE notes (text)",
+    "another column": "ALTER TABLE entries ADD COLUMN note TEXT",
+    "an index less": "DROP INDEX entries_by_time",
+}
+
+
+async def test_foreign_rows_and_a_changed_schema_are_found_by_verify_and_at_the_start(
+    record: FakeLog, files: Files, opened: Open
+) -> None:
+    """U03, F04."""
+    good = files.database.read_bytes()
+    for name, statement in CONTENTS.items():
+        with case(name):
+            change(files, statement)
+            verdict = verification.verify(files)
+            assert not verdict.ok
+            assert verdict.problem is not None
+            assert "another program" in verdict.problem
+            with pytest.raises(BadData, match="another program"):
+                async with opened():
+                    pass
+            files.database.write_bytes(good)
+            assert verification.verify(files).ok
+
+
+async def test_rows_put_in_the_place_of_dropped_ones_are_found(opened: Open, files: Files) -> None:
+    """U03, U08: retention is killed before it drops rows; those that are still there must be the signed ones."""
+    async with opened() as audit:
+        await asyncio.gather(*(audit.append(happening(number)) for number in range(20)))
+        writer = audit._writer
+        await writer.run(lambda: sign_base(writer.ledger, writer.checkpoints, 10, force=True))
+    assert verification.verify(files).ok
+    change(files, "UPDATE entries SET event = 'test:forged' WHERE seq = 5")
+    assert verification.verify(files).first_bad_seq == 5
+    rehash(files, 5)
+    assert verification.verify(files).first_bad_seq == 1
 
 
 async def test_a_forged_row_is_not_exported_under_the_daemons_signature(
