@@ -1,4 +1,4 @@
-"""`ksi audit`: query, verify, export and trim the audit."""
+"""`ksi audit`: query, verify, export and trim the audit, or begin a new chain."""
 
 from typing import Annotated, Any
 
@@ -174,6 +174,28 @@ def retain(
         screen.document(made)
     else:
         screen.line(f"dropped {made['dropped']:,} rows; the first remaining row is {made.get('first_seq')}")
+
+
+@app.command("new-chain", cls=Verb)
+def new_chain(
+    context: typer.Context,
+    reason: Annotated[str, typer.Option(help="Why; it is in the first row of the new chain.")],
+) -> None:
+    """Set a broken audit aside and begin a new chain, whose first row names the old head. Needs a stopped daemon."""
+    from ksi_client.command.audit_offline import begin_new_chain
+
+    screen: Screen = context.obj
+    if not reason.strip():
+        raise Fault("the reason is empty", exit_code=USAGE, hint="--reason 'the disk was replaced'")
+    made = begin_new_chain(reason)
+    if screen.json:
+        screen.document(made)
+        return
+    screen.line(
+        f"the new chain is {visible(str(made['daemon_id']))}; the old files are in {visible(str(made['set_aside']))}"
+    )
+    if made.get("old_problem"):
+        screen.note(f"the old chain: {visible(str(made['old_problem']))}")
 
 
 def _filter(

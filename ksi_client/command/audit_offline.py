@@ -1,12 +1,12 @@
-"""Checks an audit without a daemon, in a separate process: the verification code exists only in ksi_daemon."""
+"""Verifies an audit and begins a new chain without a daemon, in a separate process: that code exists only in ksi_daemon."""
 
 import json
 import subprocess
 import sys
 from typing import Any
 
-from ksi_client.command.fault import NOT_FOUND, Fault
-from ksi_client.command.launch import environment
+from ksi_client.command.fault import FAILED, NOT_FOUND, Fault
+from ksi_client.command.launch import DAEMON, environment, refuse_second_daemon
 from ksi_client.paths import var_dir
 
 
@@ -35,3 +35,20 @@ def verify_offline(*, deep: bool) -> dict[str, Any]:
             hint="is ksi_daemon installed for this Python? see ksi doctor",
         ) from error
     return dict(verdict)
+
+
+def begin_new_chain(reason: str) -> dict[str, Any]:
+    """What `python -m ksi_daemon --new-audit-chain` did for this var folder. Raises `Fault` while a daemon runs on it."""
+    var = var_dir()
+    refuse_second_daemon(var)
+    done = subprocess.run(
+        [*DAEMON, "--new-audit-chain", reason],
+        env=environment(var),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        message = done.stderr.decode(errors="replace").strip().removeprefix("ksi: ")
+        raise Fault(f"no new chain was begun: {message}", exit_code=done.returncode if done.returncode > 0 else FAILED)
+    return dict(json.loads(done.stdout))

@@ -20,9 +20,11 @@ from ksi_daemon.audit.checkpoints import Checkpoints
 from ksi_daemon.audit.entry import Entry
 from ksi_daemon.audit.files import Files, connect_writer
 from ksi_daemon.audit.flood import Flood
+from ksi_daemon.audit.kept_head import KeptHead, SaveHead
 from ksi_daemon.audit.ledger import Connect, Ledger
 from ksi_daemon.audit.mirror import Mirror
 from ksi_daemon.audit.opening import open_files
+from ksi_daemon.audit.signed_head import sign_head
 from ksi_daemon.audit.writer import RETRY_S, Writer
 from ksi_daemon.errors import AuditUnavailable, Conflict, Invalid, Unavailable
 from ksi_daemon.workers.supervisor import supervising
@@ -217,9 +219,11 @@ async def open_audit(
     monotonic: Callable[[], float] = time.monotonic,
     connect: Connect = connect_writer,
     retry_s: float = RETRY_S,
+    save_head: SaveHead | None = None,
 ) -> AsyncIterator[Audit]:
     """Open the audit under `var_dir`; it is created on the first start. Raises `BadData` when it was changed or damaged.
 
+    `save_head` stores each signed head in `ksi.db`.
     `on_alarm` is called on the event loop with a message for each new problem. Calls interrupted by a crash get an
     outcome row with status "unknown" before this yields.
     """
@@ -231,13 +235,14 @@ async def open_audit(
             loop.call_soon_threadsafe(on_alarm, text)
 
     def log_checkpoint(line: Checkpoint) -> None:
-        log.info(
-            "audit checkpoint",
-            **{name: getattr(line, name) for name in ("kind", "daemon_id", "seq", "hash", "rows", "mac")},
-        )
+        head = str(sign_head(opened.macs.key, line.daemon_id, line.head))
+        facts = {name: getattr(line, name) for name in ("kind", "daemon_id", "seq", "hash", "rows", "mac")}
+        log.info("audit checkpoint", **facts, head=head)
+        kept_head.put(head)
 
     files = Files.under(var_dir)
     opened = await asyncio.to_thread(open_files, files, clock())
+    kept_head = KeptHead(save_head or _no_store, alarm)
     ledger = await asyncio.to_thread(Ledger, opened, connect)
     checkpoints = Checkpoints(opened.anchor, log_checkpoint, on_alarm=alarm, clock=clock, monotonic=monotonic)
     mirror = Mirror(files.mirror, alarm)
@@ -245,11 +250,19 @@ async def open_audit(
     mirror.start()
     writer.start()
     audit = Audit(files, writer, mirror, clock=clock, monotonic=monotonic)
+    audit.alarm_sources.append(lambda: [kept_head.problem] if kept_head.problem else [])
     try:
+        kept_head.put(str(sign_head(opened.macs.key, opened.daemon_id, opened.head)))
         async with supervising(log) as background:
             background.start("the audit's summaries", audit.summarise_floods)
+            background.start("the audit's head in ksi.db", kept_head.run)
             audit.alarm_sources.append(background.alarms)
             await writer.record_unknown_outcomes()
             yield audit
     finally:
         await audit.close()
+        await kept_head.save_latest()
+
+
+async def _no_store(_head: str) -> None:
+    """For an audit without a daemon."""

@@ -1,11 +1,12 @@
 """Verifies a whole audit: the chain row by row, and the signed checkpoints against it.
 
-Detects a flipped bit, a missing row, swapped rows, a recomputed chain, and a tail cut behind the last checkpoint.
+Detects a flipped bit, a missing row, swapped rows, a recomputed chain, and a tail cut
+behind a row that a checkpoint, the log, the mirror or `ksi.db` shows.
 """
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -14,6 +15,7 @@ from ksi_daemon.audit.anchor import BrokenAnchor, Checkpoint, read_key, read_las
 from ksi_daemon.audit.chain import Broken, Head, checked
 from ksi_daemon.audit.contents import refuse_changed_leftovers, refuse_foreign_rows, refuse_foreign_schema
 from ksi_daemon.audit.files import Files, reading, rows_after
+from ksi_daemon.audit.witnesses import Witness, witnesses
 from ksi_daemon.errors import BadData
 
 PROGRESS_ROWS = 20_000
@@ -63,6 +65,7 @@ class _Reader:
         self._progress = progress
         self._head = head
         self._lines: list[Checkpoint] = []
+        self._witnesses: list[Witness] = []
         self._rows = 0
         self._good = 0
 
@@ -76,6 +79,7 @@ class _Reader:
             raise Broken(self._lines[-1].base_seq + 1, "the database is missing or empty")
         last = self._lines[-1]
         self._good = last.base_seq
+        self._witnesses = witnesses(files, last.daemon_id, key)  # first: rows may be added meanwhile
         with reading(files.database) as connection:
             refuse_foreign_schema(connection)
             refuse_foreign_rows(connection, last.daemon_id)
@@ -87,26 +91,28 @@ class _Reader:
             rows = rows_after(connection, last.daemon_id, last.base_seq, through)
             good_rows = checked(rows, daemon_id=last.daemon_id, after=last.base, macs=last.macs(key))
             self._check(good_rows, total=through - last.base_seq)
-        if self._head is not None:
-            last = msgspec.structs.replace(last, seq=max(last.seq, self._head.seq))
-        if self._good < last.seq:
-            raise Broken(self._good + 1, f"the tail was cut: rows up to {last.seq} were signed")
+        for position in self._known_positions():
+            if self._good < position.seq:
+                raise Broken(
+                    self._good + 1, f"the tail was cut: {position.source} shows that there was a row {position.seq}"
+                )
 
     def _check(self, good_rows: Iterable[tuple[int, bytes]], *, total: int) -> None:
-        signed = self._signed_positions()
-        position = next(signed, None)
+        known = iter(self._known_positions())
+        position = next(known, None)
         confirmed = self._good
         try:
             for seq, row_hash in good_rows:
-                if position is not None and seq == position.seq:
-                    if row_hash != position.hash:
+                while position is not None and seq == position.seq:
+                    if row_hash.hex() != position.hash:
                         raise Broken(
                             confirmed + 1,
-                            f"the chain was recomputed: its hash at row {seq} is not the signed one, "
+                            f"the chain was recomputed: its hash at row {seq} is not the one that {position.source} shows, "
                             f"so rows {confirmed + 1} to {seq} were not written by this daemon",
                         )
-                    confirmed = seq
-                    position = next(signed, None)
+                    position = next(known, None)
+                    if position is None or position.seq > seq:
+                        confirmed = seq
                 self._good = seq
                 self._rows += 1
                 if self._progress is not None and self._rows % PROGRESS_ROWS == 0:
@@ -116,12 +122,16 @@ class _Reader:
         if self._progress is not None:
             self._progress(self._rows, total)
 
-    def _signed_positions(self) -> Iterator[Head]:
-        """The signed positions in order, each once, with the daemon's own head last."""
-        positions = {line.seq: bytes.fromhex(line.hash) for line in self._lines if line.seq > self._lines[-1].base_seq}
+    def _known_positions(self) -> list[Witness]:
+        """The rows that the checkpoints, the witnesses and the daemon itself show, in order."""
+        base_seq = self._lines[-1].base_seq
+        known = {(line.seq, line.hash): "a signed checkpoint" for line in self._lines if line.seq > base_seq}
+        for witness in self._witnesses:
+            if witness.seq > base_seq:
+                known.setdefault((witness.seq, witness.hash), witness.source)
         if self._head is not None:
-            positions.setdefault(self._head.seq, self._head.hash)
-        return (Head(seq, positions[seq]) for seq in sorted(positions))
+            known.setdefault((self._head.seq, self._head.hash.hex()), "the running daemon")
+        return [Witness(source, seq, row_hash) for (seq, row_hash), source in sorted(known.items())]
 
     def check_indexes(self) -> None:
         with reading(self._files.database) as connection:
