@@ -24,7 +24,7 @@ from ksi_daemon.audit.kept_head import KeptHead, SaveHead
 from ksi_daemon.audit.ledger import Connect, Ledger
 from ksi_daemon.audit.mirror import Mirror
 from ksi_daemon.audit.opening import open_files
-from ksi_daemon.audit.signed_head import sign_head
+from ksi_daemon.audit.signed_head import SignedHead, sign_head
 from ksi_daemon.audit.writer import RETRY_S, Writer
 from ksi_daemon.errors import AuditUnavailable, Conflict, Invalid, Unavailable
 from ksi_daemon.workers.supervisor import supervising
@@ -118,13 +118,25 @@ class Audit:
         return await asyncio.to_thread(reading.stats, self.files, wanted or reading.Filter())
 
     async def verify(
-        self, *, progress: verification.Progress | None = None, deep: bool = False
+        self, *, progress: verification.Progress | None = None, deep: bool = False, against: SignedHead | None = None
     ) -> verification.Verdict:
         """Verify the whole audit while the daemon runs. `progress` is called on another thread."""
         async with self._reorganising:
             return await asyncio.to_thread(
-                verification.verify, self.files, progress=progress, deep=deep, head=self.head
+                verification.verify, self.files, progress=progress, deep=deep, head=self.head, against=against
             )
+
+    async def checkpoint(self) -> SignedHead:
+        """Sign the head now, and return it signed, to be kept elsewhere."""
+        return await self._writer.run(self._checkpoint)
+
+    def _checkpoint(self) -> SignedHead:
+        ledger, checkpoints = self._writer.ledger, self._writer.checkpoints
+        if not checkpoints.sign(ledger, "checkpoint"):
+            raise Unavailable(
+                f"no checkpoint was written: {checkpoints.problem}", hint="free disk space, then try again"
+            )
+        return sign_head(ledger.macs.key, ledger.daemon_id, ledger.head)
 
     async def export_jsonl(
         self, path: Path, *, after: int | None = None, through: int | None = None

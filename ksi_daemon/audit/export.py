@@ -21,6 +21,7 @@ from ksi_daemon.audit.entry import COLUMNS, Row
 from ksi_daemon.audit.files import SELECT, Files, reading, rows_after
 from ksi_daemon.audit.line import line_of, row_of
 from ksi_daemon.audit.reading import Filter, conditions
+from ksi_daemon.audit.signed_head import SignedHead
 from ksi_daemon.audit.verification import Verdict
 from ksi_daemon.errors import Conflict
 from ksi_daemon.logs.log import printable
@@ -83,8 +84,8 @@ def _written(rows: Iterator[Row], out: BinaryIO, through: int) -> Iterator[Row]:
         yield row
 
 
-def verify_export(path: Path, key: bytes | None = None) -> Verdict:
-    """Check an export by itself; with the daemon's key also that this daemon wrote it."""
+def verify_export(path: Path, key: bytes | None = None, *, against: SignedHead | None = None) -> Verdict:
+    """Check an export by itself; with the daemon's key also that this daemon wrote it; also against a head kept elsewhere."""
     good, rows, beginning = 0, 0, None
     try:
         with path.open("rb") as lines:
@@ -94,6 +95,10 @@ def verify_export(path: Path, key: bytes | None = None) -> Verdict:
             reader = _ExportLines(lines)
             for seq, row_hash in checked(reader.rows(after.seq), daemon_id=beginning.daemon_id, after=after):
                 good, last_hash, rows = seq, row_hash, rows + 1
+                if against is not None and seq == against.seq and row_hash != against.hash:
+                    raise Broken(after.seq + 1, f"the chain was recomputed: row {seq} is not the one of the given head")
+            if against is not None:
+                _refuse_other_chain(against, key, beginning=beginning, last=good)
         end = reader.end
         if end is None or (end.end, end.hash, end.rows) != (good, last_hash.hex(), rows):
             raise Broken(good + 1, "the end is missing: the export was truncated")
@@ -103,6 +108,17 @@ def verify_export(path: Path, key: bytes | None = None) -> Verdict:
         bad = error.seq if isinstance(error, Broken) else good + 1
         return Verdict(ok=False, rows=rows, last_seq=good, first_bad_seq=bad, problem=str(error))
     return Verdict(ok=True, rows=rows, daemon_id=beginning.daemon_id, first_seq=after.seq + 1, last_seq=good)
+
+
+def _refuse_other_chain(against: SignedHead, key: bytes | None, *, beginning: _Beginning, last: int) -> None:
+    if against.daemon_id != beginning.daemon_id:
+        raise ValueError(f"the head is of the chain {against.daemon_id}, but the export is of {beginning.daemon_id}")
+    if not beginning.after_seq < against.seq <= last:
+        raise ValueError(
+            f"the head's row {against.seq} is not in the export: it has rows {beginning.after_seq + 1} to {last}"
+        )
+    if key is not None and not against.is_signed_with(key):
+        raise ValueError("the head is not signed with the key of this daemon")
 
 
 class _ExportLines:

@@ -15,6 +15,7 @@ from ksi_daemon.audit.anchor import BrokenAnchor, Checkpoint, read_key, read_las
 from ksi_daemon.audit.chain import Broken, Head, checked
 from ksi_daemon.audit.contents import refuse_changed_leftovers, refuse_foreign_rows, refuse_foreign_schema
 from ksi_daemon.audit.files import Files, reading, rows_after
+from ksi_daemon.audit.signed_head import SignedHead
 from ksi_daemon.audit.witnesses import Witness, witnesses
 from ksi_daemon.errors import BadData
 
@@ -41,29 +42,49 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_s: int = 0
 
 
-def verify(files: Files, *, progress: Progress | None = None, deep: bool = False, head: Head | None = None) -> Verdict:
+def verify(
+    files: Files,
+    *,
+    progress: Progress | None = None,
+    deep: bool = False,
+    head: Head | None = None,
+    against: SignedHead | None = None,
+) -> Verdict:
     """Verify every row, on a separate read-only connection. `deep` also runs SQLite's integrity check, which includes the indexes.
 
-    `head` is the last row that the running daemon has written.
+    `head` is the last row that the running daemon has written; `against` is a head that was kept elsewhere.
     """
     started = time.perf_counter()
-    reader = _Reader(files, progress, head)
+    reader = _Reader(files, progress, head, against)
     try:
         reader.read()
         if deep:
             reader.check_indexes()
     except (Broken, BrokenAnchor, BadData, OSError, sqlite3.Error) as error:
         if reader.base_has_moved():
-            return verify(files, progress=progress, deep=deep)  # retention dropped rows meanwhile
+            return verify(files, progress=progress, deep=deep, against=against)  # retention dropped rows meanwhile
         return reader.verdict(started, error)
     return reader.verdict(started, None)
 
 
+def _witness_of(against: SignedHead, last: Checkpoint, key: bytes) -> Witness:
+    if against.daemon_id != last.daemon_id:
+        raise BadData(f"the head is of the chain {against.daemon_id}, but the audit is the chain {last.daemon_id}")
+    if not against.is_signed_with(key):
+        raise BadData("the head is not signed with the key of this daemon")
+    if against.seq <= last.base_seq:
+        raise BadData(
+            f"the head's row {against.seq} was dropped by retention: only rows from {last.base_seq + 1} on remain"
+        )
+    return Witness("the given head", against.seq, against.hash.hex())
+
+
 class _Reader:
-    def __init__(self, files: Files, progress: Progress | None, head: Head | None) -> None:
+    def __init__(self, files: Files, progress: Progress | None, head: Head | None, against: SignedHead | None) -> None:
         self._files = files
         self._progress = progress
         self._head = head
+        self._against = against
         self._lines: list[Checkpoint] = []
         self._witnesses: list[Witness] = []
         self._rows = 0
@@ -80,6 +101,8 @@ class _Reader:
         last = self._lines[-1]
         self._good = last.base_seq
         self._witnesses = witnesses(files, last.daemon_id, key)  # first: rows may be added meanwhile
+        if self._against is not None:
+            self._witnesses.append(_witness_of(self._against, last, key))
         with reading(files.database) as connection:
             refuse_foreign_schema(connection)
             refuse_foreign_rows(connection, last.daemon_id)

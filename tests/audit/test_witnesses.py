@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ksi_daemon.audit import Audit, open_audit, verification
+from ksi_daemon.audit import Audit, open_audit, verification, verify_export
 from ksi_daemon.audit.files import Files
 from ksi_daemon.audit.new_chain import begin_new_chain
 from ksi_daemon.audit.reading import Filter
@@ -185,3 +185,34 @@ async def test_a_new_chain_begins_with_the_old_head_and_keeps_the_old_files(live
 def test_a_new_chain_is_refused_where_there_is_none(var_dir: Path) -> None:
     with pytest.raises(BadData, match="ksi start"):
         begin_new_chain(var_dir, reason="why not", now_s=0.0)
+
+
+async def test_a_head_kept_elsewhere_shows_a_rollback_of_everything(lived: Path, files: Files, tmp_path: Path) -> None:
+    """U03: of the whole var folder, and of an export."""
+    shutil.copytree(lived, tmp_path / "older")
+    async with life(lived) as audit:
+        await audit.append(happening())
+        await audit.export_jsonl(tmp_path / "export.jsonl")
+        head = await audit.checkpoint()
+        assert (await audit.verify(against=head)).ok
+        assert not (await audit.verify(against=parse_head(str(head).replace(":22:", ":23:")))).ok
+    assert verification.verify(files, against=head).ok
+    key = files.key.read_bytes()
+    assert verify_export(tmp_path / "export.jsonl", key, against=head).ok
+    shutil.rmtree(lived)
+    shutil.copytree(tmp_path / "older", lived)
+    verdict = verification.verify(files, against=head)
+    assert (verdict.ok, verdict.first_bad_seq) == (False, 22)
+    older = parse_head(read_audit_head(files.core_database) or "")
+    assert verification.verify(files, against=older).ok
+    others = {
+        "of another chain": str(head).replace(head.daemon_id, "f" * 16),
+        "of another row": str(older).replace(":21:", ":20:"),
+        "of a row that is not there": str(head).replace(":22:", ":99:"),
+    }
+    for name, text in others.items():
+        with case(name):
+            assert not verification.verify(files, against=parse_head(text)).ok
+            assert not verify_export(tmp_path / "export.jsonl", key, against=parse_head(text)).ok
+    with pytest.raises(ValueError, match="form"):
+        parse_head("ksi-audit-head:1")

@@ -23,7 +23,7 @@ GROUPS = {
     "tokens": ("create", "ls", "revoke", "rotate"),
     "permissions": ("show", "grant", "revoke", "set", "profiles"),
     "sessions": ("create", "ls", "revoke"),
-    "audit": ("query", "tail", "stats", "verify", "export", "retain", "new-chain"),
+    "audit": ("query", "tail", "stats", "verify", "export", "retain", "new-chain", "checkpoint"),
 }
 PATHS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
 ASKING = [
