@@ -106,6 +106,15 @@ def test_a_touched_record_is_found_out(filled: Daemon, name: str) -> None:
     verdict = filled.verify_audit()
     assert (verdict["ok"], verdict["exit_code"]) == (False, 1)
     latest = {"a cut tail": last - 4, "a recomputed chain": VICTIM}.get(name)
+    checked = subprocess.run(
+        [sys.executable, "-m", "ksi_client", "doctor", "--json"],
+        env=filled.environment(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    chain = [found for found in json.loads(checked.stdout)["checks"] if found["check"] == "audit chain"]
+    assert [found["status"] for found in chain] == ["fail"]
     if latest is not None:
         assert verdict["first_bad_seq"] <= latest, "the first row of the commit group that is not intact any more"
     else:
