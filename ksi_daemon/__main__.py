@@ -17,14 +17,18 @@ def main(arguments: list[str]) -> int:
     """Run the daemon, or only check its settings. Returns the exit code."""
     if arguments == ["--check-config"]:
         return _check_config()
-    if arguments:
-        sys.stderr.write("usage: python -m ksi_daemon [--check-config]\n")
+    new_chain_reason = arguments[1] if len(arguments) == 2 and arguments[0] == "--new-audit-chain" else None
+    if arguments and not new_chain_reason:
+        sys.stderr.write("usage: python -m ksi_daemon [--check-config | --new-audit-chain REASON]\n")
         return 2
     try:
         with ExitStack() as stack:
             var_dir = Path(os.environ.get("KSI_VAR_DIR") or "var").expanduser().absolute()
             prepare(var_dir)
             stack.enter_context(Lock(var_dir))
+            if new_chain_reason:
+                _begin_new_audit_chain(var_dir, new_chain_reason)
+                return 0
             from ksi_daemon import config, daemon
 
             daemon.run(config.read_settings(), terminal=sys.stderr.isatty())
@@ -32,6 +36,17 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"ksi: {error}\n")
         return error.exit_code
     return 0
+
+
+def _begin_new_audit_chain(var_dir: Path, reason: str) -> None:
+    import time
+
+    import msgspec
+
+    from ksi_daemon.audit.new_chain import begin_new_chain
+
+    os.umask(0o077)
+    print(msgspec.json.encode(begin_new_chain(var_dir, reason=reason, now_s=time.time())).decode())
 
 
 def _check_config() -> int:

@@ -38,6 +38,7 @@ from ksi_daemon.routing.recorder import Recorder
 from ksi_daemon.routing.route import Limits
 from ksi_daemon.routing.router import Router
 from ksi_daemon.storage.agents import SqliteAgents
+from ksi_daemon.storage.audit_head import AuditHead
 from ksi_daemon.storage.migrations import MIGRATIONS
 from ksi_daemon.storage.sqlite import open_database
 from ksi_daemon.storage.state import SqliteState, StateStore
@@ -74,8 +75,10 @@ async def open_hub(
     bus, journal, deadlines = Bus(settings.notice_inbox), Journal(settings.monitor_events), Deadlines()
     profiles = read_profiles(settings.var_dir / "profiles", core=frozenset(plugin.name for plugin, _ in CORE))
     async with AsyncExitStack() as stack:
-        audit = await stack.enter_async_context(open_audit(settings.var_dir, log=log.logger))
         database = await stack.enter_async_context(open_database(settings.var_dir / "db" / "ksi.db", MIGRATIONS))
+        audit = await stack.enter_async_context(
+            open_audit(settings.var_dir, log=log.logger, save_head=AuditHead(database).save)
+        )
         rights = Rights(SqliteAgents(database), profiles)
         await rights.load()
         gate = Gate(rights)

@@ -1,5 +1,6 @@
-"""`ksi audit`: query, verify, export and trim the audit."""
+"""`ksi audit`: query, verify, export and trim the audit, or begin a new chain."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -113,29 +114,55 @@ def tail(
 @app.command("verify", cls=Verb)
 def verify(
     context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help="An export to verify instead of the audit.", show_default=False)
+    ] = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also run SQLite's integrity check on the database and its indexes.")
     ] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="HEAD", help="Also compare with a head that `ksi audit checkpoint` printed.")
+    ] = None,
 ) -> None:
-    """Verify the whole audit: each hash, the chain, the signed checkpoints. Exit 1 when broken. Needs no daemon."""
-    screen: Screen = context.obj
-    try:
-        with SyncClient(timeout_s=_LONG_S) as client:
-            verdict = client.send("audit:verify", {"deep": deep})
-    except Unreachable:
-        from ksi_client.command.audit_offline import verify_offline
+    """Verify the whole audit (each hash, MAC and checkpoint), or an export. Exit 1 when broken. Needs no daemon."""
+    from ksi_client.command.audit_offline import verify_export, verify_offline
 
-        screen.detail("no daemon answers, so the files are read directly")
-        verdict = verify_offline(deep=deep)
+    screen: Screen = context.obj
+    if file is not None:
+        verdict = verify_export(file, against=against)
+    else:
+        try:
+            with SyncClient(timeout_s=_LONG_S) as client:
+                compared = {} if against is None else {"against": against}
+                verdict = client.send("audit:verify", {"deep": deep, **compared})
+        except Unreachable:
+            screen.detail("no daemon answers, so the files are read directly")
+            verdict = verify_offline(deep=deep, against=against)
     if screen.json:
         screen.document(verdict)
     elif verdict["ok"]:
         screen.line(f"{screen.paint('ok', 'good')}: {verdict['rows']:,} rows, the chain is intact")
+        if verdict.get("dropped"):
+            screen.note(f"{verdict['dropped']:,} older rows were dropped by retention: they are only in exports")
+        if verdict.get("without_mac"):
+            screen.note(f"{verdict['without_mac']:,} rows are of a version without MACs: only checkpoints cover them")
     else:
         row = "" if verdict.get("first_bad_seq") is None else f" from row {verdict['first_bad_seq']} on"
         screen.line(f"{screen.paint('broken', 'bad')}{row}: {visible(str(verdict.get('problem')))}")
     if not verdict["ok"]:
         raise typer.Exit(FAILED)
+
+
+@app.command("checkpoint", cls=Verb)
+def checkpoint(context: typer.Context) -> None:
+    """Sign the end of the chain and print it as one line, to keep on another machine for `verify --against`."""
+    screen: Screen = context.obj
+    with SyncClient() as client:
+        made = client.send("audit:checkpoint", {})
+    if screen.json:
+        screen.document(made)
+    else:
+        screen.line(visible(str(made["head"])))
 
 
 @app.command("export", cls=Verb)
@@ -174,6 +201,28 @@ def retain(
         screen.document(made)
     else:
         screen.line(f"dropped {made['dropped']:,} rows; the first remaining row is {made.get('first_seq')}")
+
+
+@app.command("new-chain", cls=Verb)
+def new_chain(
+    context: typer.Context,
+    reason: Annotated[str, typer.Option(help="Why; it is in the first row of the new chain.")],
+) -> None:
+    """Set a broken audit aside and begin a new chain, whose first row names the old head. Needs a stopped daemon."""
+    from ksi_client.command.audit_offline import begin_new_chain
+
+    screen: Screen = context.obj
+    if not reason.strip():
+        raise Fault("the reason is empty", exit_code=USAGE, hint="--reason 'the disk was replaced'")
+    made = begin_new_chain(reason)
+    if screen.json:
+        screen.document(made)
+        return
+    screen.line(
+        f"the new chain is {visible(str(made['daemon_id']))}; the old files are in {visible(str(made['set_aside']))}"
+    )
+    if made.get("old_problem"):
+        screen.note(f"the old chain: {visible(str(made['old_problem']))}")
 
 
 def _filter(

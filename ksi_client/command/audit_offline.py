@@ -1,24 +1,45 @@
-"""Checks an audit without a daemon, in a separate process: the verification code exists only in ksi_daemon."""
+"""Verifies an audit and begins a new chain without a daemon, in a separate process: that code exists only in ksi_daemon."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
-from ksi_client.command.fault import NOT_FOUND, Fault
-from ksi_client.command.launch import environment
+from ksi_client.command.fault import FAILED, NOT_FOUND, Fault
+from ksi_client.command.launch import DAEMON, environment, refuse_second_daemon
 from ksi_client.paths import var_dir
 
 
-def verify_offline(*, deep: bool) -> dict[str, Any]:
+def verify_offline(*, deep: bool, against: str | None) -> dict[str, Any]:
     """The verdict of `python -m ksi_daemon.audit verify` for this var folder; on a terminal its progress is shown."""
     var = var_dir()
-    if not any(path.exists() for path in (var / "db" / "audit.db", var / "run" / "audit.key")):
+    if not any(path.exists() for path in (var / "db" / "audit.db", _key(var))):
         raise Fault(f"there is no audit under {var}", exit_code=NOT_FOUND, hint="ksi start creates it")
+    return _verdict(["verify", str(var), *(["--deep"] if deep else []), *_against(against)])
+
+
+def verify_export(file: Path, *, against: str | None) -> dict[str, Any]:
+    """The verdict on an export; with this var folder's key, if there is one, also on who wrote it."""
+    if not file.exists():
+        raise Fault(f"there is no {file}", exit_code=NOT_FOUND)
+    var = var_dir()
+    return _verdict(["verify-export", str(file), *([str(var)] if _key(var).exists() else []), *_against(against)])
+
+
+def _key(var: Path) -> Path:
+    return var / "run" / "audit.key"
+
+
+def _against(head: str | None) -> list[str]:
+    return [] if head is None else ["--against", head]
+
+
+def _verdict(arguments: list[str]) -> dict[str, Any]:
     on_terminal = sys.stderr.isatty()
     done = subprocess.run(
-        [sys.executable, "-m", "ksi_daemon.audit", "verify", str(var), *(["--deep"] if deep else [])],
-        env=environment(var),
+        [sys.executable, "-m", "ksi_daemon.audit", *arguments],
+        env=environment(var_dir()),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=None if on_terminal else subprocess.PIPE,
@@ -35,3 +56,20 @@ def verify_offline(*, deep: bool) -> dict[str, Any]:
             hint="is ksi_daemon installed for this Python? see ksi doctor",
         ) from error
     return dict(verdict)
+
+
+def begin_new_chain(reason: str) -> dict[str, Any]:
+    """What `python -m ksi_daemon --new-audit-chain` did for this var folder. Raises `Fault` while a daemon runs on it."""
+    var = var_dir()
+    refuse_second_daemon(var)
+    done = subprocess.run(
+        [*DAEMON, "--new-audit-chain", reason],
+        env=environment(var),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        message = done.stderr.decode(errors="replace").strip().removeprefix("ksi: ")
+        raise Fault(f"no new chain was begun: {message}", exit_code=done.returncode if done.returncode > 0 else FAILED)
+    return dict(json.loads(done.stdout))

@@ -4,6 +4,18 @@ from ksi_daemon.audit.audit import Audit, open_audit
 from ksi_daemon.audit.entry import Entry
 from ksi_daemon.audit.export import verify_export
 from ksi_daemon.audit.reading import Filter, Page, Stats
+from ksi_daemon.audit.signed_head import SignedHead, parse_head
 from ksi_daemon.audit.verification import Verdict
 
-__all__ = ["Audit", "Entry", "Filter", "Page", "Stats", "Verdict", "open_audit", "verify_export"]
+__all__ = [
+    "Audit",
+    "Entry",
+    "Filter",
+    "Page",
+    "SignedHead",
+    "Stats",
+    "Verdict",
+    "open_audit",
+    "parse_head",
+    "verify_export",
+]

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from ksi_daemon.audit.chain import Head
+from ksi_daemon.audit.chain import Head, Macs
 from ksi_daemon.errors import BadData
 from ksi_daemon.storage.database_file import sync_folder, write_durably
 
@@ -35,6 +35,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     base_seq: int = 0
     base_hash: str = "00" * 32
+    base_mac: str = "00" * 32
+    group_mac: str = "00" * 32  # of the group that ends with row `seq`
+    macs_from: int = 0  # the first row covered by a MAC; 0 in lines of a daemon that wrote none
     exported_through: int = 0
     open: tuple[int, ...] = ()
     time: str
@@ -44,19 +47,21 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     def signed(self, key: bytes, after: str) -> "Checkpoint":
         """This checkpoint as the line that follows the one signed `after`."""
         unsigned = msgspec.structs.replace(self, after=after, mac="")
-        return msgspec.structs.replace(unsigned, mac=unsigned._signature(key))
-
-    def is_signed_with(self, key: bytes) -> bool:
-        """Whether the holder of `key` wrote exactly this."""
-        return hmac.compare_digest(self.mac, msgspec.structs.replace(self, mac="")._signature(key))
-
-    def _signature(self, key: bytes) -> str:
-        return hmac.new(key, msgspec.json.encode(self), hashlib.sha256).hexdigest()
+        return msgspec.structs.replace(unsigned, mac=_signature(key, msgspec.json.encode(unsigned)))
 
     @property
     def base(self) -> Head:
         """The position before the first remaining row."""
-        return Head(self.base_seq, bytes.fromhex(self.base_hash))
+        return Head(self.base_seq, bytes.fromhex(self.base_hash), bytes.fromhex(self.base_mac))
+
+    @property
+    def head(self) -> Head:
+        """The signed position."""
+        return Head(self.seq, bytes.fromhex(self.hash), bytes.fromhex(self.group_mac))
+
+    def macs(self, key: bytes) -> Macs | None:
+        """What is needed to check the rows' MACs; None when the daemon that signed this wrote none."""
+        return Macs(key, self.macs_from) if self.macs_from else None
 
 
 class BrokenAnchor(Exception):
@@ -124,18 +129,26 @@ class Anchor:
     def drop_before(self, seq: int) -> None:
         """Rewrite the file without the lines of rows that retention dropped; the last line always stays."""
         kept = [line for line in read_lines(self.path, self._key) if line.seq >= seq]
+        last = kept[-1]
         kept[0] = msgspec.structs.replace(
-            kept[0], kind="base", base_seq=kept[-1].base_seq, base_hash=kept[-1].base_hash
+            kept[0], kind="base", base_seq=last.base_seq, base_hash=last.base_hash, base_mac=last.base_mac
         )
+        self._rewrite(kept)
+
+    def begin_macs(self, seq: int) -> None:
+        """Sign in every line that rows from `seq` on have MACs: no older line, put back, could allow rows without."""
+        self._rewrite([msgspec.structs.replace(line, macs_from=seq) for line in read_lines(self.path, self._key)])
+
+    def _rewrite(self, lines: list[Checkpoint]) -> None:
         after = ""
-        for index, line in enumerate(kept):
-            kept[index] = line.signed(self._key, after)
-            after = kept[index].mac
+        for index, line in enumerate(lines):
+            lines[index] = line.signed(self._key, after)
+            after = lines[index].mac
         temporary = self.path.with_name(self.path.name + ".new")
-        write_durably(temporary, b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
+        write_durably(temporary, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         temporary.rename(self.path)
         sync_folder(self.path.parent)
-        self.last = kept[-1]
+        self.last = lines[-1]
 
 
 def read_lines(path: Path, key: bytes) -> Iterator[Checkpoint]:
@@ -183,12 +196,24 @@ def _finished_tail(path: Path) -> tuple[int, bytes]:
 def _read_line(line: bytes, key: bytes, number: int) -> Checkpoint:
     try:
         checkpoint = msgspec.json.decode(line, type=Checkpoint)
-        bytes.fromhex(checkpoint.hash), bytes.fromhex(checkpoint.base_hash)
+        for text in (checkpoint.hash, checkpoint.group_mac, checkpoint.base_hash, checkpoint.base_mac):
+            bytes.fromhex(text)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise BrokenAnchor(number, f"is not a checkpoint ({error})") from error
-    if not checkpoint.is_signed_with(key):
+    if not _is_signed(line.removesuffix(b"\n"), checkpoint.mac, key):
         raise BrokenAnchor(number, "is not signed with the key of this daemon")
     return checkpoint
+
+
+def _is_signed(line: bytes, mac: str, key: bytes) -> bool:
+    """Whether the holder of `key` wrote this line. It is checked as it stands, so that lines of older versions stay valid."""
+    end = f'"mac":"{mac}"}}'.encode()
+    signed = line.removesuffix(end) + b'"mac":""}'
+    return line.endswith(end) and hmac.compare_digest(mac.encode(), _signature(key, signed).encode())
+
+
+def _signature(key: bytes, content: bytes) -> str:
+    return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
 def _write_whole(handle: int, content: bytes) -> None:

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ksi_daemon.audit import export, reading, retention, verification
-from ksi_daemon.audit.anchor import Checkpoint, read_key
+from ksi_daemon.audit.anchor import Checkpoint
 from ksi_daemon.audit.chain import Broken, Head
 from ksi_daemon.audit.checkpoints import Checkpoints
 from ksi_daemon.audit.entry import Entry
 from ksi_daemon.audit.files import Files, connect_writer
 from ksi_daemon.audit.flood import Flood
+from ksi_daemon.audit.kept_head import KeptHead, SaveHead
 from ksi_daemon.audit.ledger import Connect, Ledger
 from ksi_daemon.audit.mirror import Mirror
 from ksi_daemon.audit.opening import open_files
+from ksi_daemon.audit.signed_head import SignedHead, sign_head
 from ksi_daemon.audit.writer import RETRY_S, Writer
 from ksi_daemon.errors import AuditUnavailable, Conflict, Invalid, Unavailable
 from ksi_daemon.workers.supervisor import supervising
@@ -116,13 +118,25 @@ class Audit:
         return await asyncio.to_thread(reading.stats, self.files, wanted or reading.Filter())
 
     async def verify(
-        self, *, progress: verification.Progress | None = None, deep: bool = False
+        self, *, progress: verification.Progress | None = None, deep: bool = False, against: SignedHead | None = None
     ) -> verification.Verdict:
         """Verify the whole audit while the daemon runs. `progress` is called on another thread."""
         async with self._reorganising:
             return await asyncio.to_thread(
-                verification.verify, self.files, progress=progress, deep=deep, head=self.head
+                verification.verify, self.files, progress=progress, deep=deep, head=self.head, against=against
             )
+
+    async def checkpoint(self) -> SignedHead:
+        """Sign the head now, and return it signed, to be kept elsewhere."""
+        return await self._writer.run(self._checkpoint)
+
+    def _checkpoint(self) -> SignedHead:
+        ledger, checkpoints = self._writer.ledger, self._writer.checkpoints
+        if not checkpoints.sign(ledger, "checkpoint"):
+            raise Unavailable(
+                f"no checkpoint was written: {checkpoints.problem}", hint="free disk space, then try again"
+            )
+        return sign_head(ledger.macs.key, ledger.daemon_id, ledger.head)
 
     async def export_jsonl(
         self, path: Path, *, after: int | None = None, through: int | None = None
@@ -132,6 +146,7 @@ class Audit:
             base = self._writer.checkpoints.base
             start = base if after is None else await self._position(after)
             end = self.head.seq if through is None else min(through, self.head.seq)
+            group_end = await self._writer.run(lambda: self._writer.ledger.group_end(end))
             try:
                 exported = await asyncio.to_thread(
                     lambda: export.export_jsonl(
@@ -140,7 +155,8 @@ class Audit:
                         daemon_id=self.daemon_id,
                         after=start,
                         through=end,
-                        key=read_key(self.files.key),
+                        group_end=group_end,
+                        macs=self._writer.ledger.macs,
                     )
                 )
             except Broken as error:
@@ -181,10 +197,10 @@ class Audit:
         base = self._writer.checkpoints.base
         if seq == base.seq:
             return base
-        found = await self._writer.run(lambda: self._writer.ledger.hash_at(seq))
+        found = await self._writer.run(lambda: self._writer.ledger.position(seq, base))
         if found is None:
             raise Invalid(f"there is no row {seq}", hint=f"rows {base.seq + 1} to {self.head.seq} exist")
-        return Head(seq, found)
+        return found
 
     def _mark_exported(self, start: int, last: int) -> None:
         """Store, signed, up to which row the audit was exported without a gap."""
@@ -215,9 +231,11 @@ async def open_audit(
     monotonic: Callable[[], float] = time.monotonic,
     connect: Connect = connect_writer,
     retry_s: float = RETRY_S,
+    save_head: SaveHead | None = None,
 ) -> AsyncIterator[Audit]:
     """Open the audit under `var_dir`; it is created on the first start. Raises `BadData` when it was changed or damaged.
 
+    `save_head` stores each signed head in `ksi.db`.
     `on_alarm` is called on the event loop with a message for each new problem. Calls interrupted by a crash get an
     outcome row with status "unknown" before this yields.
     """
@@ -229,13 +247,14 @@ async def open_audit(
             loop.call_soon_threadsafe(on_alarm, text)
 
     def log_checkpoint(line: Checkpoint) -> None:
-        log.info(
-            "audit checkpoint",
-            **{name: getattr(line, name) for name in ("kind", "daemon_id", "seq", "hash", "rows", "mac")},
-        )
+        head = str(sign_head(opened.macs.key, line.daemon_id, line.head))
+        facts = {name: getattr(line, name) for name in ("kind", "daemon_id", "seq", "hash", "rows", "mac")}
+        log.info("audit checkpoint", **facts, head=head)
+        kept_head.put(head)
 
     files = Files.under(var_dir)
     opened = await asyncio.to_thread(open_files, files, clock())
+    kept_head = KeptHead(save_head or _no_store, alarm)
     ledger = await asyncio.to_thread(Ledger, opened, connect)
     checkpoints = Checkpoints(opened.anchor, log_checkpoint, on_alarm=alarm, clock=clock, monotonic=monotonic)
     mirror = Mirror(files.mirror, alarm)
@@ -243,11 +262,19 @@ async def open_audit(
     mirror.start()
     writer.start()
     audit = Audit(files, writer, mirror, clock=clock, monotonic=monotonic)
+    audit.alarm_sources.append(lambda: [kept_head.problem] if kept_head.problem else [])
     try:
+        kept_head.put(str(sign_head(opened.macs.key, opened.daemon_id, opened.head)))
         async with supervising(log) as background:
             background.start("the audit's summaries", audit.summarise_floods)
+            background.start("the audit's head in ksi.db", kept_head.run)
             audit.alarm_sources.append(background.alarms)
             await writer.record_unknown_outcomes()
             yield audit
     finally:
         await audit.close()
+        await kept_head.save_latest()
+
+
+async def _no_store(_head: str) -> None:
+    """For an audit without a daemon."""

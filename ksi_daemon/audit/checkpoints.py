@@ -60,6 +60,7 @@ class Checkpoints:
         state: dict[str, Any] = {
             "base_seq": before.base_seq,
             "base_hash": before.base_hash,
+            "base_mac": before.base_mac,
             "exported_through": before.exported_through,
         }
         state |= changes
@@ -68,6 +69,8 @@ class Checkpoints:
             daemon_id=ledger.daemon_id,
             seq=ledger.head.seq,
             hash=ledger.head.hash.hex(),
+            group_mac=ledger.head.mac.hex(),
+            macs_from=before.macs_from,
             rows=ledger.head.seq - state["base_seq"],
             open=tuple(ledger.open_intents.values()),
             time=iso_time(self._clock()),
@@ -101,3 +104,8 @@ class Checkpoints:
     def base(self) -> Head:
         """The position before the first remaining row."""
         return self._last().base
+
+    @property
+    def macs_from(self) -> int:
+        """The first row covered by a MAC."""
+        return self._last().macs_from

@@ -70,7 +70,7 @@ ROW: tuple[tuple[str, type, bool], ...] = (
 )
 FIELDS = tuple(name for name, _, _ in ROW)
 JSON_FIELDS = tuple(name for name, kind, _ in ROW if kind is msgspec.Raw)
-COLUMNS = (*FIELDS, "prev_hash", "hash")
+COLUMNS = (*FIELDS, "prev_hash", "hash", "mac")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,11 +16,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ksi_daemon.audit.chain import Broken, Head, checked
+from ksi_daemon.audit.chain import Broken, Head, Macs, checked
 from ksi_daemon.audit.entry import COLUMNS, Row
 from ksi_daemon.audit.files import SELECT, Files, reading, rows_after
 from ksi_daemon.audit.line import line_of, row_of
 from ksi_daemon.audit.reading import Filter, conditions
+from ksi_daemon.audit.signed_head import SignedHead
 from ksi_daemon.audit.verification import Verdict
 from ksi_daemon.errors import Conflict
 from ksi_daemon.logs.log import printable
@@ -56,28 +57,35 @@ class _End(msgspec.Struct, frozen=True, kw_only=True):
         return hmac.new(key, signed, hashlib.sha256).hexdigest()
 
 
-def export_jsonl(files: Files, path: Path, *, daemon_id: str, after: Head, through: int, key: bytes) -> Exported:
-    """Write the rows after `after` up to `through`, checking each on the way. Raises `Broken` at an invalid row."""
+def export_jsonl(
+    files: Files, path: Path, *, daemon_id: str, after: Head, through: int, group_end: int, macs: Macs
+) -> Exported:
+    """Write the rows after `after` up to `through`, checking each on the way. Raises `Broken` at an invalid row.
+
+    `group_end` is the last row of the last group: the MAC there covers the rows up to `through`.
+    """
     beginning = _Beginning(daemon_id=daemon_id, after_seq=after.seq, after_hash=after.hash.hex())
     end = _End(end=after.seq, hash=after.hash.hex(), rows=0)
     with _new_file(path) as out, reading(files.database) as connection:
         out.write(msgspec.json.encode(beginning) + b"\n")
-        rows = _written(rows_after(connection, daemon_id, after.seq, through), out)
-        for seq, row_hash in checked(rows, daemon_id=daemon_id, after=after):
-            end = _End(end=seq, hash=row_hash.hex(), rows=end.rows + 1)
-        end = msgspec.structs.replace(end, mac=end.signature(key, beginning))
+        rows = _written(rows_after(connection, daemon_id, after.seq, group_end), out, through)
+        for seq, row_hash in checked(rows, daemon_id=daemon_id, after=after, macs=macs):
+            if seq <= through:
+                end = _End(end=seq, hash=row_hash.hex(), rows=end.rows + 1)
+        end = msgspec.structs.replace(end, mac=end.signature(macs.key, beginning))
         out.write(msgspec.json.encode(end) + b"\n")
     return Exported(str(path), end.rows, after.seq + 1 if end.rows else None, end.end if end.rows else None)
 
 
-def _written(rows: Iterator[Row], out: BinaryIO) -> Iterator[Row]:
+def _written(rows: Iterator[Row], out: BinaryIO, through: int) -> Iterator[Row]:
     for row in rows:
-        out.write(line_of(row) + b"\n")
+        if row[1] <= through:  # type: ignore[operator]
+            out.write(line_of(row) + b"\n")
         yield row
 
 
-def verify_export(path: Path, key: bytes | None = None) -> Verdict:
-    """Check an export by itself; with the daemon's key also that this daemon wrote it."""
+def verify_export(path: Path, key: bytes | None = None, *, against: SignedHead | None = None) -> Verdict:
+    """Check an export by itself; with the daemon's key also that this daemon wrote it; also against a head kept elsewhere."""
     good, rows, beginning = 0, 0, None
     try:
         with path.open("rb") as lines:
@@ -87,6 +95,10 @@ def verify_export(path: Path, key: bytes | None = None) -> Verdict:
             reader = _ExportLines(lines)
             for seq, row_hash in checked(reader.rows(after.seq), daemon_id=beginning.daemon_id, after=after):
                 good, last_hash, rows = seq, row_hash, rows + 1
+                if against is not None and seq == against.seq and row_hash != against.hash:
+                    raise Broken(after.seq + 1, f"the chain was recomputed: row {seq} is not the one of the given head")
+            if against is not None:
+                _refuse_other_chain(against, key, beginning=beginning, last=good)
         end = reader.end
         if end is None or (end.end, end.hash, end.rows) != (good, last_hash.hex(), rows):
             raise Broken(good + 1, "the end is missing: the export was truncated")
@@ -96,6 +108,17 @@ def verify_export(path: Path, key: bytes | None = None) -> Verdict:
         bad = error.seq if isinstance(error, Broken) else good + 1
         return Verdict(ok=False, rows=rows, last_seq=good, first_bad_seq=bad, problem=str(error))
     return Verdict(ok=True, rows=rows, daemon_id=beginning.daemon_id, first_seq=after.seq + 1, last_seq=good)
+
+
+def _refuse_other_chain(against: SignedHead, key: bytes | None, *, beginning: _Beginning, last: int) -> None:
+    if against.daemon_id != beginning.daemon_id:
+        raise ValueError(f"the head is of the chain {against.daemon_id}, but the export is of {beginning.daemon_id}")
+    if not beginning.after_seq < against.seq <= last:
+        raise ValueError(
+            f"the head's row {against.seq} is not in the export: it has rows {beginning.after_seq + 1} to {last}"
+        )
+    if key is not None and not against.is_signed_with(key):
+        raise ValueError("the head is not signed with the key of this daemon")
 
 
 class _ExportLines:

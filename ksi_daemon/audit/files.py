@@ -47,6 +47,7 @@ MIGRATIONS = [
     CREATE INDEX entries_of_unknown_outcome ON entries (seq) WHERE status = 'unknown';
     """,
     "ALTER TABLE entries RENAME COLUMN door TO transport",  # hashes are made of values in order, so they stay valid
+    "ALTER TABLE entries ADD COLUMN mac BLOB",  # set in the last row of each commit group: see chain.py
 ]
 
 BUSY_TIMEOUT_MS = 1_000  # callers wait that long for a database that another process has locked, then they are refused
@@ -55,12 +56,14 @@ SELECT = f"SELECT {', '.join(COLUMNS)} FROM entries"  # noqa: S608 - only consta
 
 
 class Files(NamedTuple):
-    """The audit's four files."""
+    """The audit's four files, and the two that hold its heads."""
 
     database: Path
     key: Path
     anchor: Path
     mirror: Path
+    log: Path
+    core_database: Path
 
     @classmethod
     def under(cls, var_dir: Path) -> "Files":
@@ -70,16 +73,17 @@ class Files(NamedTuple):
             key=var_dir / "run" / "audit.key",
             anchor=var_dir / "log" / "audit.anchor.jsonl",
             mirror=var_dir / "log" / "audit.jsonl",
+            log=var_dir / "log" / "ksi.jsonl",
+            core_database=var_dir / "db" / "ksi.db",
         )
 
     @property
     def recovery_hint(self) -> str:
         """What an operator can do about an audit that is broken."""
-        aside = self.database.parent.parent / "audit-set-aside"
         return (
-            f"`python -m ksi_daemon.audit verify '{self.database.parent.parent}' --deep` names the first bad row. Restore the audit's files from a "
-            f"backup; or keep them as evidence and start a new audit: mkdir '{aside}' && "
-            f"mv '{self.database}'* '{self.anchor}' '{self.key}' '{aside}'/ (leave out files that do not exist)"
+            f"`python -m ksi_daemon.audit verify '{self.database.parent.parent}' --deep` names the first bad row. "
+            "Restore all of var/ from one backup; or begin a new chain, which sets the old files aside as evidence: "
+            "ksi audit new-chain --reason TEXT"
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
-from ksi_daemon.audit.chain import Head, link
+from ksi_daemon.audit.chain import MAC, Broken, Head, checked, group_mac, link
 from ksi_daemon.audit.entry import COLUMNS, FIELDS, Row
 from ksi_daemon.audit.files import SELECT, connect_writer
 from ksi_daemon.audit.opening import Opened
@@ -16,7 +16,6 @@ from ksi_daemon.audit.opening import Opened
 Connect = Callable[[Path], sqlite3.Connection]
 
 PHASE, CALL_ID = FIELDS.index("phase"), FIELDS.index("call_id")
-HASH = COLUMNS.index("hash")
 LARGEST_STATEMENT = 64
 _PLACEHOLDERS = f"({', '.join('?' * len(COLUMNS))})"
 # One statement inserts many rows: each statement releases the interpreter lock once, and a busy event loop may keep it for 5 ms.
@@ -36,6 +35,7 @@ class Ledger:
     def __init__(self, opened: Opened, connect: Connect = connect_writer) -> None:
         self.daemon_id = opened.daemon_id
         self.head = opened.head
+        self.macs = opened.macs
         self.open_intents: dict[str, int] = dict(opened.open_intents)
         self._path = opened.files.database
         self._connect = connect
@@ -54,9 +54,11 @@ class Ledger:
             seq += 1
             prev_hash, fields = row_hash, (self.daemon_id, seq, *entry)
             row_hash = link(fields, prev_hash)
-            rows.append((*fields, prev_hash, row_hash))
+            rows.append((*fields, prev_hash, row_hash, None))
+        mac = group_mac(self.macs.key, self.head.mac, daemon_id=self.daemon_id, seq=seq, row_hash=row_hash)
+        rows[-1] = (*rows[-1][:-1], mac)
         self._insert(rows)
-        self.head = Head(seq, row_hash)
+        self.head = Head(seq, row_hash, mac)
         for row in rows:
             self._track_intent(row)
         return rows
@@ -103,11 +105,15 @@ class Ledger:
         ).fetchone()
         if found is None or found[0] != self.head.hash:
             raise Replaced(f"row {self.head.seq}, which was durable, is missing in {self._path}")
-        for row in self.rows_after_head():
-            if row[HASH] != link(row[: len(FIELDS)], self.head.hash):
-                raise Replaced(f"row {row[1]!r} of {self._path} was not written by this daemon")
-            self.head = Head(self.head.seq + 1, bytes(row[HASH]))  # type: ignore[arg-type]
-            self._track_intent(row)
+        rows = self.rows_after_head()
+        if rows:
+            try:
+                *_, (seq, row_hash) = checked(rows, daemon_id=self.daemon_id, after=self.head, macs=self.macs)
+            except Broken as error:
+                raise Replaced(f"{self._path} was changed: {error}") from error
+            self.head = Head(seq, row_hash, bytes(rows[-1][MAC]))  # type: ignore[arg-type]
+            for row in rows:
+                self._track_intent(row)
 
     def rows_after_head(self) -> list[Row]:
         """Rows in the file after the known head."""
@@ -130,12 +136,24 @@ class Ledger:
             rows.append(tuple(fields))
         return rows
 
-    def hash_at(self, seq: int) -> bytes | None:
-        """The hash of a row, if it is there."""
+    def position(self, seq: int, base: Head) -> Head | None:
+        """A row as a position in the chain that begins after `base`, if the row is there."""
         found = self._connection.execute(
-            "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (self.daemon_id, seq)
+            "SELECT hash, (SELECT mac FROM entries WHERE daemon_id = ?1 AND seq <= ?2 AND mac IS NOT NULL"
+            " ORDER BY seq DESC LIMIT 1) FROM entries WHERE daemon_id = ?1 AND seq = ?2",
+            (self.daemon_id, seq),
         ).fetchone()
-        return None if found is None else bytes(found[0])
+        return None if found is None else Head(seq, bytes(found[0]), base.mac if found[1] is None else bytes(found[1]))
+
+    def group_end(self, seq: int) -> int:
+        """The last row of the group that this row is in; the row itself when it is older than the MACs."""
+        if seq < self.macs.first_seq:
+            return seq
+        found = self._connection.execute(
+            "SELECT seq FROM entries WHERE daemon_id = ? AND seq >= ? AND mac IS NOT NULL ORDER BY seq LIMIT 1",
+            (self.daemon_id, seq),
+        ).fetchone()
+        return self.head.seq if found is None else int(found[0])
 
     def drop_through(self, seq: int, limit: int) -> int:
         """Delete at most `limit` of the oldest rows up to `seq`; returns how many."""

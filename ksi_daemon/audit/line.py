@@ -15,7 +15,7 @@ _Line: Any = msgspec.defstruct(
     "_Line",
     [
         (name, kind) if always else (name, kind, NULL) if kind is msgspec.Raw else (name, kind | None, None)
-        for name, kind, always in (*ROW, ("prev_hash", str, True), ("hash", str, True))
+        for name, kind, always in (*ROW, ("prev_hash", str, True), ("hash", str, True), ("mac", str, False))
     ],
     frozen=True,
     kw_only=True,
@@ -36,6 +36,8 @@ def shown(row: Row) -> dict[str, Any]:
             fields[name] = msgspec.Raw(fields[name].encode())
     fields["prev_hash"] = fields["prev_hash"].hex()
     fields["hash"] = fields["hash"].hex()
+    if "mac" in fields:
+        fields["mac"] = fields["mac"].hex()
     return fields
 
 
@@ -46,7 +48,8 @@ def row_of(line: bytes) -> Row:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"it is not a valid audit row: {error}") from error
     fields = tuple(_text(name, getattr(read, name)) for name in FIELDS)
-    return (*fields, bytes.fromhex(read.prev_hash), bytes.fromhex(read.hash))
+    mac = None if read.mac is None else bytes.fromhex(read.mac)
+    return (*fields, bytes.fromhex(read.prev_hash), bytes.fromhex(read.hash), mac)
 
 
 def _text(name: str, value: Any) -> Any:

@@ -25,7 +25,8 @@ class Mirror:
     def __init__(self, path: Path, on_alarm: Callable[[str], None]) -> None:
         self._file = LogFile(path)
         self._on_alarm = on_alarm
-        self._last_seq = _last_mirrored(path)
+        last = last_mirrored(path)
+        self._last_seq = None if last is None else last.seq
         self._queue: SimpleQueue[Sequence[Row] | None] = SimpleQueue()
         self._taken = 0  # rows; counted by the writer's thread only
         self._done = 0  # rows; counted by the mirror's thread only
@@ -94,11 +95,15 @@ def _gap(first: int, last: int) -> bytes:
     return msgspec.json.encode({"gap": {"first_seq": first, "last_seq": last, "rows": last - first + 1, "note": note}})
 
 
-class _Numbered(msgspec.Struct):
+class MirroredRow(msgspec.Struct, frozen=True):
+    """What identifies a row of the mirror."""
+
+    daemon_id: str
     seq: int
+    hash: str
 
 
-def _last_mirrored(path: Path) -> int | None:
+def last_mirrored(path: Path) -> MirroredRow | None:
     """The last row of the present file; None if there is no file or no row."""
     try:
         with path.open("rb") as file:
@@ -109,7 +114,7 @@ def _last_mirrored(path: Path) -> int | None:
         return None
     for line in reversed(lines):
         try:
-            return msgspec.json.decode(line, type=_Numbered).seq
+            return msgspec.json.decode(line, type=MirroredRow)
         except msgspec.DecodeError:
             continue
     return None

@@ -20,9 +20,12 @@ from ksi_daemon.audit.anchor import (
     read_last_line,
     write_key,
 )
-from ksi_daemon.audit.chain import START, Broken, Head, checked, link
+from ksi_daemon.audit.chain import NO_MAC, START, Broken, Head, Macs, checked, group_mac, link
+from ksi_daemon.audit.contents import refuse_foreign_rows, refuse_foreign_schema
 from ksi_daemon.audit.entry import COLUMNS, Entry, fields_after_seq
 from ksi_daemon.audit.files import MIGRATIONS, Files, rows_after
+from ksi_daemon.audit.signed_head import SignedHead, sign_head
+from ksi_daemon.audit.witnesses import Witness, read_core_head, witnesses
 from ksi_daemon.errors import BadData
 from ksi_daemon.notice import iso_time
 from ksi_daemon.storage.database_file import (
@@ -43,6 +46,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     files: Files
     daemon_id: str
     head: Head
+    macs: Macs
     anchor: Anchor
     open_intents: dict[str, int]  # the seq of each intent that has no outcome, by call id
 
@@ -68,23 +72,37 @@ def _begin(files: Files, now_s: float) -> None:
             f"{files.key} is missing (or the database was not made by an unfinished first start), "
             f"so the audit's checkpoints cannot be checked. {files.recovery_hint}"
         )
+    if (head := read_core_head(files)) is not None:
+        raise BadData(
+            f"{files.core_database} knows of the audit {head.daemon_id} with {head.seq} rows, but {files.database}, {files.anchor} "
+            f"and {files.key} are missing: they were deleted. {files.recovery_hint}"
+        )
     for leftover in (*_database_files(files.database), files.anchor):
         leftover.unlink(missing_ok=True)
-    daemon_id = secrets.token_hex(8)
+    create_files(files, now_s, Entry(type="system", event="audit:created"))
+
+
+def create_files(files: Files, now_s: float, first_entry: Entry) -> SignedHead:
+    """Create an audit with one row, the key last. Returns its head."""
+    daemon_id, key = secrets.token_hex(8), secrets.token_bytes(KEY_BYTES)
     create_file(files.database)
     with opened(files.database) as connection:
         migrate_file(connection, MIGRATIONS)
         connection.execute("PRAGMA journal_mode = WAL")
-        first = fields_after_seq(Entry(type="system", event="audit:created"), now_s)
+        first = fields_after_seq(first_entry, now_s)
         fields = (daemon_id, 1, *first)
         first_hash = link(fields, START.hash)
-        connection.execute(INSERT, (*fields, START.hash, first_hash))
+        mac = group_mac(key, START.mac, daemon_id=daemon_id, seq=1, row_hash=first_hash)
+        connection.execute(INSERT, (*fields, START.hash, first_hash, mac))
     sync_folder(files.database.parent)
-    key = secrets.token_bytes(KEY_BYTES)
-    line = Checkpoint(kind="first", daemon_id=daemon_id, seq=1, hash=first_hash.hex(), rows=1, time=iso_time(now_s))
+    line = Checkpoint(
+        kind="first", daemon_id=daemon_id, seq=1, hash=first_hash.hex(), rows=1, group_mac=mac.hex(), macs_from=1,
+        time=iso_time(now_s),
+    )  # fmt: skip
     Anchor(files.anchor, key, None).append(line)
     sync_folder(files.anchor.parent)
     write_key(files.key, key)
+    return sign_head(key, daemon_id, Head(1, first_hash))
 
 
 def _never_finished(files: Files) -> bool:
@@ -115,22 +133,33 @@ def _check(files: Files) -> Opened:
     key = read_key(files.key)
     last = read_last_line(files.anchor, key)
     cut_unfinished_line(files.anchor)
+    witnessed = witnesses(files, last.daemon_id, key)
     refuse_damage(files.database, len(MIGRATIONS), recovery_hint=files.recovery_hint)
     with opened(files.database) as connection:
         migrate_file(connection, MIGRATIONS)
+        refuse_foreign_schema(connection)
+        refuse_foreign_rows(connection, last.daemon_id)
         _finish_retention(connection, last)
         _refuse_missing_rows(connection, last)
-        head = Head(last.seq, bytes.fromhex(last.hash))
-        for seq, row_hash in checked(
-            rows_after(connection, last.daemon_id, last.seq), daemon_id=last.daemon_id, after=head
-        ):
-            head = Head(seq, row_hash)
+        for witness in witnessed:
+            _refuse_other_row(connection, last, witness)
+        seq, row_hash = last.seq, last.head.hash
+        rows = rows_after(connection, last.daemon_id, last.seq)
+        for position in checked(rows, daemon_id=last.daemon_id, after=last.head, macs=last.macs(key)):
+            seq, row_hash = position
+        mac = connection.execute(
+            "SELECT mac FROM entries WHERE daemon_id = ? AND seq = ?", (last.daemon_id, seq)
+        ).fetchone()[0]
         open_intents = _open_intents(connection, last)
+    anchor = Anchor(files.anchor, key, last)
+    if not last.macs_from:
+        anchor.begin_macs(seq + 1)
     return Opened(
         files=files,
         daemon_id=last.daemon_id,
-        head=head,
-        anchor=Anchor(files.anchor, key, last),
+        head=Head(seq, row_hash, last.head.mac if seq == last.seq else mac or NO_MAC),
+        macs=Macs(key, last.macs_from or seq + 1),
+        anchor=anchor,
         open_intents=open_intents,
     )
 
@@ -159,8 +188,23 @@ def _refuse_missing_rows(connection: sqlite3.Connection, last: Checkpoint) -> No
     signed = connection.execute(
         "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (last.daemon_id, last.seq)
     ).fetchone()
-    if signed[0] != bytes.fromhex(last.hash):
+    if signed[0] != last.head.hash:
         raise Broken(last.seq, "the chain was recomputed or replaced: its hash is not that of the signed checkpoint")
+
+
+def _refuse_other_row(connection: sqlite3.Connection, last: Checkpoint, witness: Witness) -> None:
+    if witness.seq <= last.base_seq:
+        return
+    found = connection.execute(
+        "SELECT hash FROM entries WHERE daemon_id = ? AND seq = ?", (last.daemon_id, witness.seq)
+    ).fetchone()
+    if found is None:
+        newest = connection.execute("SELECT max(seq) FROM entries").fetchone()[0]
+        raise Broken(newest + 1, f"the tail was cut: {witness.source} shows that there was a row {witness.seq}")
+    if found[0].hex() != witness.hash:
+        raise Broken(
+            witness.seq, f"the chain was recomputed or replaced: its hash is not the one that {witness.source} shows"
+        )
 
 
 def _open_intents(connection: sqlite3.Connection, last: Checkpoint) -> dict[str, int]:

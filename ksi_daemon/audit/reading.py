@@ -111,6 +111,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         if name in fields:
             fields[name] = msgspec.json.decode(fields[name])
     del fields["prev_hash"]
+    fields.pop("mac", None)
     fields["hash"] = fields["hash"].hex()
     return fields
 

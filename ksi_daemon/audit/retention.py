@@ -55,10 +55,10 @@ def sign_base(ledger: Ledger, checkpoints: Checkpoints, cut: int, *, force: bool
             f"{unexported:,} of the rows to drop were never exported",
             hint="export them first with `ksi audit export`, or use force",
         )
-    base_hash = ledger.hash_at(cut)
-    if base_hash is None:
+    base = ledger.position(cut, before)
+    if base is None:
         raise Conflict(f"row {cut}, where the chain would start, is missing", hint="run `ksi audit verify` first")
-    if not checkpoints.sign(ledger, "base", base_seq=cut, base_hash=base_hash.hex()):
+    if not checkpoints.sign(ledger, "base", base_seq=cut, base_hash=base.hash.hex(), base_mac=base.mac.hex()):
         raise Unavailable(
             f"nothing was dropped: {checkpoints.problem}", hint="free disk space for the anchor file, then try again"
         )

@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from ksi_daemon.audit import Audit, Filter
+from ksi_daemon.audit import Audit, Filter, parse_head
 from ksi_daemon.core.moment import Moment, moment
-from ksi_daemon.plugin import Context, Field, Params, Plugin, Result
+from ksi_daemon.plugin import Context, Field, Invalid, Params, Plugin, Result
 
 plugin = Plugin("audit", uses=[Audit])
 
@@ -44,6 +44,9 @@ class Stats(Result):
 
 class Verify(Params):
     deep: bool = Field(False, description="Also run SQLite's integrity check on the database and its indexes.")
+    against: str | None = Field(
+        None, max_length=300, description="Also compare with this signed head, as audit:checkpoint printed it."
+    )
 
 
 class Verdict(Result):
@@ -51,6 +54,18 @@ class Verdict(Result):
     rows: int
     first_bad_seq: int | None
     problem: str | None
+    dropped: int = Field(description="Rows that retention dropped; they can be verified only in exports.")
+    without_mac: int = Field(description="Rows of a version without MACs; only checkpoints cover them.")
+
+
+class Checkpoint(Params):
+    pass
+
+
+class Head(Result):
+    head: str
+    daemon_id: str
+    seq: int
 
 
 class Export(Params):
@@ -101,8 +116,26 @@ async def stats(ctx: Context, params: Selection) -> Stats:
 @plugin.handles("audit:verify", reads=True, operator_only=True, timeout_s=600)
 async def verify(ctx: Context, params: Verify) -> Verdict:
     """Check the whole record: every row's hash, the chain, and the signed checkpoints outside the database."""
-    found = await ctx.capability(Audit).verify(deep=params.deep)
-    return Verdict(ok=found.ok, rows=found.rows, first_bad_seq=found.first_bad_seq, problem=found.problem)
+    try:
+        against = None if params.against is None else parse_head(params.against)
+    except ValueError as error:
+        raise Invalid(f"against is not a signed head: {error}") from error
+    found = await ctx.capability(Audit).verify(deep=params.deep, against=against)
+    return Verdict(
+        ok=found.ok,
+        rows=found.rows,
+        first_bad_seq=found.first_bad_seq,
+        problem=found.problem,
+        dropped=found.dropped,
+        without_mac=found.without_mac,
+    )
+
+
+@plugin.handles("audit:checkpoint", operator_only=True)
+async def checkpoint(ctx: Context, _params: Checkpoint) -> Head:
+    """Sign the end of the chain now and return it as one line, to be kept on another machine for audit:verify."""
+    head = await ctx.capability(Audit).checkpoint()
+    return Head(head=str(head), daemon_id=head.daemon_id, seq=head.seq)
 
 
 @plugin.handles("audit:export", operator_only=True, timeout_s=600)

@@ -48,13 +48,13 @@ def refuse_damage(path: Path, newest: int, *, recovery_hint: str | None = None) 
     if not _starts_with(path, b"SQLite format 3\x00"):
         raise BadData(f"{path} is not a valid database: its header was overwritten. {recovery_hint}")
     wal = path.with_name(path.name + "-wal")
-    has_log = wal.exists() and wal.stat().st_size > 0
+    has_log = _has_log(path)
     if has_log and not _starts_with(wal, *WAL_MAGIC):
         raise BadData(f"{wal} is not a valid write-ahead log: the changes in it are lost. {recovery_hint}")
     if not has_log and size % _page_bytes(path):
         raise BadData(f"{path} ends in the middle of a page: it was truncated. {recovery_hint}")
     try:
-        with _opened_read_only(path, has_log=has_log) as connection:
+        with opened_read_only(path) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             check = "ok"
@@ -81,7 +81,7 @@ def _existing_files(path: Path) -> str:
 
 def _refuse_leftover_log(path: Path) -> None:
     wal = path.with_name(path.name + "-wal")
-    if wal.exists() and wal.stat().st_size > 0:
+    if _has_log(path):
         raise BadData(
             f"'{wal}' holds changes to a database that is missing. Restore the database beside it; or, to start with an "
             f"empty one, move {_existing_files(path)} away."
@@ -96,10 +96,16 @@ def _page_bytes(path: Path) -> int:
     return 65_536 if size == 1 else max(size, 1)
 
 
+def _has_log(path: Path) -> bool:
+    """Whether there are changes in a write-ahead log."""
+    wal = path.with_name(path.name + "-wal")
+    return wal.exists() and wal.stat().st_size > 0
+
+
 @contextmanager
-def _opened_read_only(path: Path, *, has_log: bool) -> Iterator[sqlite3.Connection]:
+def opened_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Read-only: a refused file and its log must stay unmodified, so that they can be repaired."""
-    options = "mode=ro" if has_log else "immutable=1"
+    options = "mode=ro" if _has_log(path) else "immutable=1"
     connection = sqlite3.connect(f"{path.as_uri()}?{options}", uri=True, isolation_level=None)
     try:
         connection.execute("PRAGMA user_version").fetchone()

@@ -163,9 +163,10 @@ async def test_rows_that_retention_was_killed_before_dropping_are_dropped_at_the
     async with opened() as audit:
         await fill(audit, 50)
         writer = audit._writer
-        base = writer.ledger.hash_at(20)
+        base = writer.ledger.position(20, writer.checkpoints.base)
         assert base is not None
-        await writer.run(lambda: writer.checkpoints.sign(writer.ledger, "base", base_seq=20, base_hash=base.hex()))
+        signed = {"base_seq": 20, "base_hash": base.hash.hex(), "base_mac": base.mac.hex()}
+        await writer.run(lambda: writer.checkpoints.sign(writer.ledger, "base", **signed))
         assert (await audit.verify()).ok
     async with opened() as audit:
         verdict = await audit.verify()

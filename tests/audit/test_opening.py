@@ -10,6 +10,7 @@ import pytest
 
 from ksi_daemon.audit import verification
 from ksi_daemon.audit.files import Files
+from ksi_daemon.audit.new_chain import begin_new_chain
 from ksi_daemon.audit.opening import open_files
 from ksi_daemon.audit.reading import Filter
 from ksi_daemon.errors import BadData
@@ -77,16 +78,16 @@ async def test_a_damaged_audit_is_refused_with_the_way_out(
     assert any(word in str(refused.value) for word in ("backup", "chmod", "newer KSI"))
 
 
-async def test_the_way_out_works(record: FakeLog, files: Files, opened: Open) -> None:
+async def test_the_way_out_works(record: FakeLog, files: Files, opened: Open, var_dir: Path) -> None:
     """F04: what the message tells the operator to do gives a new record."""
     files.database.write_bytes(b"")
-    aside = files.database.parent.parent / "audit-set-aside"
-    with pytest.raises(BadData, match="audit-set-aside"):
+    with pytest.raises(BadData, match="ksi audit new-chain --reason"):
         async with opened():
             pass
-    aside.mkdir()
-    for path in (*files.database.parent.glob("audit.db*"), files.anchor, files.key):
-        shutil.move(path, aside)
+    made = begin_new_chain(var_dir, reason="the disk was full", now_s=1_800_000_000.0)
+    assert {path.name for path in Path(made.set_aside).iterdir()} == {
+        path.name for path in (files.database, files.anchor, files.mirror, files.key)
+    }
     async with opened() as audit:
         assert audit.head.seq == 1
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ksi_daemon.audit import Entry
-from ksi_daemon.audit.chain import NO_HASH, link
+from ksi_daemon.audit.chain import HASH, NO_HASH, NO_MAC, link
 from ksi_daemon.audit.entry import COLUMNS, FIELDS, fields_after_seq
 from ksi_daemon.audit.files import SELECT, Files, reading
 from ksi_daemon.audit.line import line_of, row_of
@@ -81,7 +81,7 @@ async def test_the_same_daemon_goes_on_after_a_restart(opened: Open) -> None:
 async def test_files_are_private(opened: Open, files: Files) -> None:
     async with opened() as audit:
         await audit.append(happening())
-    for path in files:
+    for path in (files.database, files.key, files.anchor, files.mirror):
         assert path.stat().st_mode & 0o777 == 0o600, path
 
 
@@ -198,7 +198,7 @@ def test_any_row_comes_back_from_sqlite_and_from_its_line_with_the_same_hash(
         arguments=value, details=value, agent_id=name, reason=reason, duration_ms=duration_ms, count=count, result_bytes=result_bytes
     )  # fmt: skip
     fields = ("d", 1, *fields_after_seq(entry, 1_800_000_000.5))
-    row = (*fields, NO_HASH, link(fields, NO_HASH))
+    row = (*fields, NO_HASH, link(fields, NO_HASH), NO_MAC)
     assert row_of(line_of(row)) == row
     with_table = sqlite3.connect(":memory:")
     try:
@@ -207,13 +207,13 @@ def test_any_row_comes_back_from_sqlite_and_from_its_line_with_the_same_hash(
         back = with_table.execute(SELECT).fetchone()
     finally:
         with_table.close()
-    assert link(back[: len(FIELDS)], NO_HASH) == row[-1]
+    assert link(back[: len(FIELDS)], NO_HASH) == row[HASH]
 
 
 def kind_of(column: str) -> str:
     if column in ("seq", "count", "result_bytes", "arguments_bytes"):
         return "INTEGER"
-    return {"duration_ms": "REAL", "prev_hash": "BLOB", "hash": "BLOB"}.get(column, "TEXT")
+    return {"duration_ms": "REAL", "prev_hash": "BLOB", "hash": "BLOB", "mac": "BLOB"}.get(column, "TEXT")
 
 
 async def test_a_call_that_was_cancelled_while_it_waited_has_its_row_all_the_same(opened: Open, files: Files) -> None:

@@ -191,6 +191,7 @@ class FakeDaemon:
             "audit:stats": lambda _: {"totalEvents": 1, "byType": {"tool_call": 1}, "errorRate": 0.0},
             "audit:verify": lambda _: {"ok": True, "rows": 42, "first_bad_seq": None, "problem": None},
             "audit:export": lambda data: {"path": f"/var/exports/{data['name']}", "rows": 42},
+            "audit:checkpoint": lambda _: {"head": "ksi-audit-head:aa:7:bb:cc", "daemon_id": "aa", "seq": 7},
             "audit:retain": lambda _: {"dropped": 7, "first_seq": 8},
             "message:subscribe": lambda data: {"patterns": data["patterns"]},
         }

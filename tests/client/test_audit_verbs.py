@@ -131,6 +131,26 @@ def test_verify_tells_by_its_exit_code(daemon: FakeDaemon, ksi: Ksi) -> None:
     assert ksi("audit", "verify", "--json").returncode == 1
 
 
+def test_a_head_is_printed_and_compared_with_later(daemon: FakeDaemon, ksi: Ksi, tmp_path: Path) -> None:
+    done = ksi("audit", "checkpoint")
+    assert done.stdout == "ksi-audit-head:aa:7:bb:cc\n"
+    assert ksi("audit", "verify", "--against", done.stdout.strip()).returncode == 0
+    assert daemon.requests[-1]["data"] == {"deep": False, "against": "ksi-audit-head:aa:7:bb:cc"}
+    assert ksi("audit", "verify", str(tmp_path / "none.jsonl")).returncode == 3
+
+
+def test_verify_says_what_it_cannot_cover(daemon: FakeDaemon, ksi: Ksi) -> None:
+    daemon.answers["audit:verify"] = lambda _: {"ok": True, "rows": 6, "dropped": 1200, "without_mac": 3}
+    done = ksi("audit", "verify")
+    assert "1,200 older rows were dropped by retention" in done.stderr
+    assert "3 rows are of a version without MACs" in done.stderr
+
+
+def test_a_new_chain_needs_a_reason_and_no_daemon(var: Path, ksi: Ksi) -> None:
+    assert ksi("audit", "new-chain").returncode == 2
+    assert ksi("audit", "new-chain", "--reason", " ").returncode == 2
+
+
 def test_verify_without_daemon_and_audit_is_not_found(var: Path, ksi: Ksi) -> None:
     assert ksi("audit", "verify").returncode == 3
     assert not var.exists()

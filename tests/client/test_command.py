@@ -24,7 +24,7 @@ GROUPS = {
     "permissions": ("show", "grant", "revoke", "set", "profiles"),
     "sessions": ("create", "ls", "revoke"),
     "tools": ("ls", "show", "call", "stats"),
-    "audit": ("query", "tail", "stats", "verify", "export", "retain"),
+    "audit": ("query", "tail", "stats", "verify", "export", "retain", "new-chain", "checkpoint"),
 }
 PATHS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
 ASKING = [

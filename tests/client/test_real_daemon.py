@@ -147,6 +147,11 @@ def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: 
     assert verdict["ok"] is True
     assert ksi("audit", "retain", "--keep-rows", "1").returncode == 7  # nothing was exported yet
     assert ksi("audit", "export", "all.jsonl").stdout.strip() == str(running / "exports" / "all.jsonl")
+    head = ksi("audit", "checkpoint").stdout.strip()
+    assert json.loads(ksi("audit", "verify", "--against", head, "--json").stdout)["ok"]
+    exported = str(running / "exports" / "all.jsonl")
+    assert json.loads(ksi("audit", "verify", exported, "--json").stdout)["ok"]
+    assert "not in the export" in ksi("audit", "verify", exported, "--against", head).stdout
     assert ksi("audit", "export", "all.jsonl").returncode == 7
     assert ksi("audit", "export", "all.csv", "--format", "csv").returncode == 0
     doctor = json.loads(ksi("doctor", "--json").stdout)

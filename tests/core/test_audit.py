@@ -164,14 +164,27 @@ async def test_letting_go_is_forced_or_wants_a_measure() -> None:
         assert (await hub.call("audit:verify"))["ok"]
 
 
+async def test_a_signed_head_that_was_kept_can_be_compared_later() -> None:
+    """U03."""
+    async with running() as hub:
+        kept = await hub.call("audit:checkpoint")
+        assert (await hub.call("audit:verify", against=kept["head"]))["ok"]
+        changed = kept["head"].replace(f":{kept['seq']}:", f":{kept['seq'] - 1}:")
+        assert "not signed" in (await hub.call("audit:verify", against=changed))["problem"]
+        with pytest.raises(Invalid, match="ksi-audit-head:DAEMON:ROW:HASH:MAC"):
+            await hub.call("audit:verify", against="something else")
+
+
 async def test_no_agent_reads_or_trims_the_record_and_the_try_is_in_it() -> None:
     """U09, E003."""
     async with running() as hub:
         bot = await add_agent(hub, profile="trusted")
-        for event in ("audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain"):
+        for event in (
+            "audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain", "audit:checkpoint",
+        ):  # fmt: skip
             with pytest.raises(Forbidden, match="no such tool"):
                 await call_as(hub, bot, event)
-        assert len(await query(hub, agent_id="bot", type="authorization")) == 5
+        assert len(await query(hub, agent_id="bot", type="authorization")) == 6
 
 
 @pytest.mark.parametrize(

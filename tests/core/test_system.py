@@ -253,7 +253,7 @@ CORE_EVENTS = {
     "permission:get_agent", "permission:set_agent", "permission:remove_agent", "permission:list_profiles",
     "permission:get_profile", "permission:grant", "permission:revoke", "permission:explain", "permission:validate_spawn",
     "session:create", "session:list", "session:revoke",
-    "audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain",
+    "audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain", "audit:checkpoint",
 }  # fmt: skip
 CORE_NOTICES = {
     "system:ready", "system:stopping", "plugin:loaded", "plugin:failed", "plugin:reloaded", "state:changed",

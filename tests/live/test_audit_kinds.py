@@ -222,6 +222,7 @@ def test_an_agent_may_neither_read_nor_thin_the_record(daemon: Daemon, profile: 
     daemon.call("permission:grant", {"agent_id": "alice", "resource": "events/audit:*"})
     asked: dict[str, dict[str, Any]] = {
         "audit:query": {}, "audit:stats": {}, "audit:verify": {}, "audit:export": {"name": "x"},
+        "audit:checkpoint": {},
         "audit:retain": {"keep_rows": 1, "force": True},
     }  # fmt: skip
     before = daemon.audit_rows()[-1]["seq"]

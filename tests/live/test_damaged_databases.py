@@ -134,7 +134,7 @@ DAMAGES = {
 def _prints(folder: Path) -> dict[str, str]:
     """What holds data in a folder of databases; looking at one may leave an index and an empty log beside it.
 
-    Not the audit: it is sound, is opened first, and takes its own log in.
+    Not the audit: it is sound, and a start takes its log in.
     """
     holding = [
         path
