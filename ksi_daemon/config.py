@@ -56,8 +56,7 @@ class Settings(BaseModel):
     )
     old_era_refusal: Literal["json-rpc", "http"] = Field(
         "json-rpc",
-        description="How a refused call inside an MCP session is answered: a JSON-RPC error in a reply with status 200, or the HTTP "
-        "status too, at which clients older than mcp 2.0 drop the session.",
+        description="A refused call in an MCP session: a JSON-RPC error with HTTP status 200, or with 403 and the like (older clients leave).",
     )
     expose_error_details: bool = Field(
         False, description="Put the error text of a failed handler into the answer, not only into the log."

@@ -165,7 +165,9 @@ async def serve(read: SettingsRead, log: Log) -> None:
         gc.freeze()  # what lives as long as the daemon need not be looked at again
         word = "ready"
         router.notify("system:ready", {"version": __version__, "url": control.mcp_url}, principal=DAEMON)
-        mcp = McpService(router, hub.gate, hub.resolvers, log.logger, settings=lambda: control.read.settings)
+        mcp = McpService(
+            router, hub.gate, hub.resolvers, log.logger, settings=lambda: control.read.settings, views=hub.loader.views
+        )
         hub.background.start("the MCP server", mcp.run)
         log.logger.info(
             "ready", url=control.mcp_url, pid=control.pid, version=__version__, plugins=len(hub.loader.running)

@@ -46,13 +46,15 @@ from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
 from ksi_daemon.notice import Notice
 from ksi_daemon.principal import Principal
 from ksi_daemon.storage.sqlite import Database, Row, Transaction
+from ksi_daemon.view import Dialect, Failure, View, ViewTool
 from ksi_daemon.workers.worker import in_process, in_thread
 
 __all__ = [
-    "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Field", "Forbidden", "Home", "Internal", "Invalid",
-    "JsonValue", "KsiError", "NotFound", "Nothing", "Notice", "Params", "Plugin", "PluginRefused", "Principal",
-    "Result", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "create_beneath", "in_process", "in_thread",
-    "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query", "with_error_boundary",
+    "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Dialect", "Failure", "Field", "Forbidden",
+    "Home", "Internal", "Invalid", "JsonValue", "KsiError", "NotFound", "Nothing", "Notice", "Params", "Plugin",
+    "PluginRefused", "Principal", "Result", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View",
+    "ViewTool", "create_beneath", "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath",
+    "sanitize_path", "sanitize_query", "with_error_boundary",
 ]  # fmt: skip
 
 Capability = TypeVar("Capability")
@@ -168,9 +170,11 @@ Lifespan = Callable[[Home], AbstractAsyncContextManager[None]]
 
 
 class Plugin:
-    """One plugin: its handlers, listeners, notices, capabilities and migrations."""
+    """One plugin: its handlers, listeners, notices, capabilities, migrations and view."""
 
-    def __init__(self, name: str, *, uses: Sequence[type] = (), migrations: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, *, uses: Sequence[type] = (), migrations: Sequence[str] = (), view: View | None = None
+    ) -> None:
         if not PLUGIN_NAME.fullmatch(name):
             raise PluginRefused(
                 f"{name!r} is not a valid plugin name: use lower-case letters, digits and underscores, at most 32"
@@ -178,6 +182,7 @@ class Plugin:
         self.name = name
         self.uses = tuple(uses)
         self.migrations = tuple(migrations)
+        self.view = view
         self.handlers: dict[str, Handler] = {}
         self.listeners: list[tuple[str, Listener]] = []
         self.notices: dict[str, str] = {}

@@ -98,6 +98,7 @@ async def serving_mcp(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator
             inner.resolvers,
             inner.log.logger,
             settings=lambda: inner.control.read.settings,
+            views=inner.loader.views,
         )
         inner.background.start("the MCP server", service.run)
         listener = bind("127.0.0.1", 0, inner.control.read.settings.var_dir / "run" / "http_port")

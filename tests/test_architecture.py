@@ -13,6 +13,7 @@ DAEMON = ROOT / "ksi_daemon"
 LAYERS: list[set[str]] = [
     {"ksi_daemon", "errors", "config", "principal", "access", "identifiers"},
     {"handler", "notice"},
+    {"view"},
     {"storage", "retrieval", "workers", "logs"},
     {"hygiene"},
     {"plugin"},

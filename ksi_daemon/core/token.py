@@ -9,7 +9,7 @@ from ksi_daemon.storage.agents import Credential
 plugin = Plugin("token", uses=[Rights])
 plugin.announces("token:revoked", "A token is not valid any more; data has its id and its agent's.")
 
-ID = r"^[A-Za-z0-9._:-]{1,64}$"
+ID = r"^[A-Za-z0-9._-]{1,64}$"  # what the identity headers of MCP can say
 
 
 class Create(Params):
@@ -20,6 +20,9 @@ class Create(Params):
     )
     conversation_id: str | None = Field(None, pattern=ID, description="Bind it to one conversation.")
     completion_id: str | None = Field(None, pattern=ID, description="Bind it to one completion of that conversation.")
+    view: str | None = Field(
+        None, max_length=32, description="The view that its holder sees at /mcp; without, all its tools."
+    )
 
 
 class Created(Result):
@@ -41,6 +44,7 @@ async def create(ctx: Context, params: Create) -> Created:
         label=params.label,
         conversation_id=params.conversation_id,
         completion_id=params.completion_id,
+        default_view=params.view,
         created_at=now,
         created_by=ctx.principal.label,
         expires_at=None if params.expires_in_s is None else now + params.expires_in_s,

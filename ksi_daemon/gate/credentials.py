@@ -69,6 +69,7 @@ class Credentials:
             conversation_id=credential.conversation_id,
             completion_id=credential.completion_id,
             credential_id=credential.credential_id,
+            default_view=credential.default_view,
             session_id=credential.credential_id if credential.kind == "session" else None,
         )
 

@@ -6,11 +6,11 @@ Importing this module costs a second: `mcp_service.py` does it after the daemon 
 
 import base64
 import binascii
+import bisect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import msgspec
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
@@ -30,14 +30,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ksi_daemon import __version__
 from ksi_daemon.errors import KsiError
-from ksi_daemon.handler import Handler
+from ksi_daemon.mcp.answers import Answer, Refusal, failure, success
 from ksi_daemon.mcp.calls import Calls
-from ksi_daemon.mcp.refusals import INVALID_PARAMS, error_object, is_refusal, refused_tool
-from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL
-from ksi_daemon.mcp.tools import Tools
+from ksi_daemon.mcp.refusals import INVALID_PARAMS
+from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, VIEW
+from ksi_daemon.mcp.tools import OfferedTool, Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.principal import Principal
-from ksi_daemon.routing.describe import tool_definition
 
 PAGE = 200  # tools in one answer
 BODY_LIMIT_BYTES = 2**31  # the endpoint has read the body already, within its own limit
@@ -49,17 +48,15 @@ INSTRUCTIONS = (
 
 Context = ServerRequestContext[Any]
 
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
-
 
 class DynamicServer:
     """Answers `tools/list` and `tools/call` on the state of the moment."""
 
-    def __init__(self, tools: Tools, calls: Calls) -> None:
+    def __init__(self, tools: Tools, calls: Calls, log: Any) -> None:
         self._tools = tools
         self._calls = calls
-        self._definitions: dict[str, tuple[Handler, Tool]] = {}  # by tool name: made once for each handler
+        self._log = log
+        self._definitions: dict[tuple[str | None, str], tuple[OfferedTool, Tool]] = {}  # by view and name
         self.server: Server[Any] = Server(
             "ksi",
             version=__version__,
@@ -73,39 +70,47 @@ class DynamicServer:
         self.server.middleware.clear()  # only spans for OpenTelemetry, which nothing collects
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        visible = self._tools.visible(_principal(context))
-        after = _name_in(params.cursor) if params is not None and params.cursor is not None else ""
-        rest = [handler for handler in visible if handler.tool > after]
-        page = rest[:PAGE]
+        scope = _scope(context)
+        visible = self._tools.visible(scope[PRINCIPAL], scope[VIEW])
+        start = _position(params.cursor, visible) if params is not None and params.cursor is not None else 0
+        page = visible[start : start + PAGE]
         return ListToolsResult(
-            tools=[self._definition(handler) for handler in page],
-            next_cursor=_cursor(page[-1].tool) if len(rest) > PAGE else None,
+            tools=[self._definition(tool) for tool in page],
+            next_cursor=_cursor(page[-1].name) if start + PAGE < len(visible) else None,
             ttl_ms=0,  # rights change at any moment
             cache_scope="private",
         )
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
-        principal = _principal(context)
+        scope, name = _scope(context), params.name
+        principal: Principal = scope[PRINCIPAL]
+        tool = self._tools.find(name, scope[VIEW])
+        # An unknown tool's name is no event's name, so that the router refuses and records it.
+        event = name if tool is None else tool.handler.event
+        answer: Answer | Refusal
         try:
-            result = await self._calls.run(self._tools.event_of(params.name), params.arguments or {}, principal)
+            answer = success(tool, await self._calls.run(event, params.arguments or {}, principal), self._log)
         except KsiError as error:
-            if not is_refusal(error):
-                return CallToolResult(content=[_text(_encode(error.as_dict()))], is_error=True)
-            raise _refuse(context, refused_tool(error, params.name, principal.agent_id)) from None
-        return CallToolResult(content=[_text(result)], structured_content=_decode(result))
+            answer = failure(tool, name, self._tools.view(scope[VIEW]), error, principal, self._log)
+        if isinstance(answer, Refusal):
+            scope[REFUSAL] = answer.error
+            raise MCPError(**answer.rpc_error)
+        return CallToolResult(
+            content=[TextContent(text=answer.text)], structured_content=answer.structured, is_error=answer.is_error
+        )
 
-    def _definition(self, handler: Handler) -> Tool:
-        known = self._definitions.get(handler.tool)
-        if known is None or known[0] is not handler:
-            known = (handler, Tool.model_validate(tool_definition(handler)))
-            self._definitions[handler.tool] = known
+    def _definition(self, offered: OfferedTool) -> Tool:
+        key = (None if offered.view is None else offered.view.name, offered.name)
+        known = self._definitions.get(key)
+        if known is None or known[0] is not offered:
+            known = self._definitions[key] = (offered, Tool.model_validate(offered.definition()))
         return known[1]
 
 
 @asynccontextmanager
-async def serving(tools: Tools, calls: Calls) -> AsyncIterator[Transports]:
+async def serving(tools: Tools, calls: Calls, log: Any) -> AsyncIterator[Transports]:
     """The transports of one server: with sessions and streams, and without either for requests that have none."""
-    server = DynamicServer(tools, calls).server
+    server = DynamicServer(tools, calls, log).server
     sessions = StreamableHTTPSessionManager(server, max_request_body_size=BODY_LIMIT_BYTES)
     stateless = StreamableHTTPSessionManager(
         server, stateless=True, json_response=True, max_request_body_size=BODY_LIMIT_BYTES
@@ -125,31 +130,20 @@ def _owned(manager: StreamableHTTPSessionManager) -> ASGIApp:
     return handle
 
 
-def _principal(context: Context) -> Principal:
-    principal: Principal = _scope(context)[PRINCIPAL]
-    return principal
-
-
 def _scope(context: Context) -> Scope:
     request = cast(Request, context.request)  # of this very message, in both eras
     return request.scope
-
-
-def _refuse(context: Context, error: KsiError) -> MCPError:
-    _scope(context)[REFUSAL] = error
-    return MCPError(**error_object(error))
-
-
-def _text(text: bytes) -> TextContent:
-    return TextContent(text=text.decode())
 
 
 def _cursor(tool: str) -> str:
     return base64.urlsafe_b64encode(tool.encode()).decode()
 
 
-def _name_in(cursor: str) -> str:
+def _position(cursor: str, visible: list[OfferedTool]) -> int:
+    """Where the page after a cursor begins. The tool that it names may be gone by now; then the next page is the one after its place."""
     try:
-        return base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
+        after = base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError):
         raise MCPError(INVALID_PARAMS, "this cursor is not one that tools/list returned") from None
+    names = [tool.name for tool in visible]
+    return names.index(after) + 1 if after in names else bisect.bisect(names, after)

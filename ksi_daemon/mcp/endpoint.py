@@ -13,13 +13,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ksi_daemon.config import Settings
-from ksi_daemon.errors import Forbidden, Invalid, KsiError, TooMany, Unauthenticated
+from ksi_daemon.errors import Forbidden, Invalid, KsiError, NotFound, TooMany, Unauthenticated, Unavailable
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
 from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object, refusal_headers
 from ksi_daemon.mcp.reply import Reply
 from ksi_daemon.mcp.request import (
     PRINCIPAL,
+    VIEW,
     ClientLeft,
     HeaderMismatch,
     Headers,
@@ -33,6 +34,7 @@ from ksi_daemon.mcp.request import (
     replay,
     with_header,
 )
+from ksi_daemon.mcp.tools import Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.principal import Principal
 from ksi_daemon.routing.router import Router
@@ -53,12 +55,14 @@ class Endpoint:
         router: Router,
         gate: Gate,
         resolvers: Resolvers,
+        tools: Tools,
         transports: Callable[[], Awaitable[Transports]],
         settings: Callable[[], Settings],
     ) -> None:
         self._router = router
         self._gate = gate
         self._resolvers = resolvers
+        self._tools = tools
         self._transports = transports
         self._settings = settings
         self.requests: Counter[str] = Counter()  # under way, by agent
@@ -98,7 +102,7 @@ class Endpoint:
         accept = header(headers, b"accept")
         json_only = session is None and (accept is None or ("json" in accept and "event-stream" not in accept))
         stateless = json_only or (session is None and version is None and rpc.method != "initialize")
-        inner: Scope = {**scope, PRINCIPAL: principal}
+        inner: Scope = {**scope, PRINCIPAL: principal, VIEW: self._view(scope, principal)}
         if accept is None:
             inner = with_header(inner, b"accept", b"application/json")
         if stateless and version is None:
@@ -115,6 +119,16 @@ class Endpoint:
                 await transports.sessions(inner, receive, reply)
         else:
             await transports.sessions(inner, receive, reply)
+
+    def _view(self, scope: Scope, principal: Principal) -> str | None:
+        """The view that the path names, or the caller's own at the plain address."""
+        named: str | None = scope.get("path_params", {}).get("view")
+        if named is not None and not self._tools.has_view(named):
+            raise NotFound(f"there is no view {ascii(named)[:60]}", hint="the address of all tools is /mcp")
+        own = principal.default_view
+        if named is None and own is not None and not self._tools.has_view(own):
+            raise Unavailable(f"the view {own} of this token is not served now", hint="`ksi plugins ls` shows why")
+        return named or own
 
     async def _refuse(
         self, error: KsiError, code: int, scope: Scope, principal: Principal, rpc: Rpc, receive: Receive, send: Send

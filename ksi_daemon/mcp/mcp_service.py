@@ -2,7 +2,7 @@
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from ksi_daemon.mcp.endpoint import Endpoint
 from ksi_daemon.mcp.tools import Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.routing.router import Router
+from ksi_daemon.view import View
 from ksi_daemon.workers.worker import in_thread
 
 START_LIMIT_S = 5.0  # that a request waits for the import
@@ -24,19 +25,26 @@ class McpService:
     """Runs the server; `endpoint` is what the web application serves."""
 
     def __init__(
-        self, router: Router, gate: Gate, resolvers: Resolvers, log: Any, *, settings: Callable[[], Settings]
+        self,
+        router: Router,
+        gate: Gate,
+        resolvers: Resolvers,
+        log: Any,
+        *,
+        settings: Callable[[], Settings],
+        views: Callable[[], Mapping[str, View]],
     ) -> None:
         self._log = log
-        self._tools = Tools(router, gate)
+        self._tools = Tools(router, gate, views)
         self._calls = Calls(router)
         self._running: Transports | None = None
         self._started = asyncio.Event()
-        self.endpoint = Endpoint(router, gate, resolvers, self._transports, settings)
+        self.endpoint = Endpoint(router, gate, resolvers, self._tools, self._transports, settings)
 
     async def run(self) -> None:
         """Import the server and serve until cancelled."""
         server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
-        async with server.serving(self._tools, self._calls) as transports:
+        async with server.serving(self._tools, self._calls, self._log) as transports:
             self._running = transports
             self._started.set()
             self._log.info("MCP is served")

@@ -11,6 +11,7 @@ from ksi_daemon.errors import Invalid, TooLarge, Unauthenticated
 from ksi_daemon.hygiene.strict_json import is_usable_id, parse_strictly
 
 PRINCIPAL = "ksi.principal"  # in the ASGI scope: who calls
+VIEW = "ksi.view"  # in the ASGI scope: the name of the view that the caller looks through, or None
 REFUSAL = "ksi.refusal"  # in the ASGI scope: the error that decides the HTTP status
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024

@@ -1,34 +1,105 @@
-"""Events as tools: which tool is which event, and which tools a caller sees now. Knows nothing of the protocol."""
+"""Events as tools: which name stands for which event, and which tools a caller sees now. Knows nothing of the protocol."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
 
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
 from ksi_daemon.principal import Principal
+from ksi_daemon.routing.describe import tool_definition
 from ksi_daemon.routing.router import Router
+from ksi_daemon.view import View, ViewTool
+
+
+class OfferedTool(msgspec.Struct, frozen=True):
+    """A tool under one of its names: the event's own, or the one that a view gives it."""
+
+    name: str
+    handler: Handler
+    view: View | None = None
+    tool: ViewTool | None = None
+
+    def definition(self) -> dict[str, Any]:
+        """The tool as the protocol describes it, complete."""
+        definition = tool_definition(self.handler)
+        if self.view is None or self.tool is None:
+            return definition
+        definition |= {
+            "name": self.name,
+            "title": self.tool.title or definition["title"],
+            "description": self.tool.description or definition["description"],
+        }
+        if self.view.dialect.success is not None:
+            del definition["outputSchema"]  # it describes the event's result, not what the dialect makes of it
+        return definition
+
+
+class _Catalogue(msgspec.Struct, frozen=True):
+    """Every tool at one moment."""
+
+    version: int
+    own: dict[str, OfferedTool]  # by the events' own tool names, in their order
+    views: dict[str, dict[str, OfferedTool]]  # by view and name, in the order of the view
+    in_any_view: dict[str, OfferedTool]  # by names that only one view uses, or several for the same event
 
 
 class Tools:
     """A view of the router's events by tool name, made anew whenever the events change."""
 
-    def __init__(self, router: Router, gate: Gate) -> None:
+    def __init__(self, router: Router, gate: Gate, views: Callable[[], Mapping[str, View]]) -> None:
         self._router = router
         self._gate = gate
-        self._version = -1
-        self._by_name: dict[str, Handler] = {}
+        self._views = views
+        self._known = _Catalogue(-1, {}, {}, {})
 
     @property
-    def by_name(self) -> dict[str, Handler]:
-        """Every tool, in the order of its name."""
-        if self._version != self._router.catalogue_version:
-            self._version = self._router.catalogue_version
-            handlers = [route.handler for route in self._router.routes.values()]
-            self._by_name = {handler.tool: handler for handler in sorted(handlers, key=lambda handler: handler.tool)}
-        return self._by_name
+    def _catalogue(self) -> _Catalogue:
+        version = self._router.catalogue_version
+        if self._known.version != version:
+            self._known = _catalogue(version, self._router, self._views())
+        return self._known
 
-    def visible(self, principal: Principal) -> list[Handler]:
-        """The tools that a caller may see at this moment, in the order of their names."""
-        return [handler for handler in self.by_name.values() if self._gate.lists(principal, handler)]
+    def has_view(self, view: str) -> bool:
+        """Whether there is a view of this name now."""
+        return view in self._catalogue.views
 
-    def event_of(self, tool: str) -> str:
-        """The event behind a tool. For an unknown tool its own name, which no event can have, so that the router refuses it."""
-        handler = self.by_name.get(tool)
-        return tool if handler is None else handler.event
+    def visible(self, principal: Principal, view: str | None) -> list[OfferedTool]:
+        """The tools that a caller may see at this moment, in the order in which they are listed."""
+        catalogue = self._catalogue
+        offered = catalogue.own if view is None else catalogue.views.get(view, {})
+        return [tool for tool in offered.values() if self._gate.lists(principal, tool.handler)]
+
+    def find(self, name: str, view: str | None) -> OfferedTool | None:
+        """The tool of this name: in the view, by its event's own name, or by the name that another view gives it."""
+        catalogue = self._catalogue
+        in_view = catalogue.views.get(view or "", {}).get(name)
+        return in_view or catalogue.own.get(name) or catalogue.in_any_view.get(name)
+
+    def view(self, name: str | None) -> View | None:
+        """A view by its name."""
+        tools = self._catalogue.views.get(name or "")
+        return self._views().get(name or "") if tools is not None else None
+
+
+def _catalogue(version: int, router: Router, views: Mapping[str, View]) -> _Catalogue:
+    handlers = {event: route.handler for event, route in router.routes.items()}
+    own = {handler.tool: OfferedTool(handler.tool, handler) for handler in handlers.values()}
+    in_views: dict[str, dict[str, OfferedTool]] = {
+        name: {
+            tool.name: OfferedTool(tool.name, handlers[tool.event], view, tool)
+            for tool in view.tools
+            if tool.event in handlers  # an event is missing when the machine lacks what it needs
+        }
+        for name, view in sorted(views.items())
+    }
+    in_any_view: dict[str, OfferedTool] = {}
+    ambiguous: set[str] = set()
+    for tools in in_views.values():
+        for name, tool in tools.items():
+            other = in_any_view.setdefault(name, tool)
+            if other.handler is not tool.handler:
+                ambiguous.add(name)
+    unique = {name: tool for name, tool in in_any_view.items() if name not in ambiguous}
+    return _Catalogue(version, dict(sorted(own.items())), in_views, unique)

@@ -19,6 +19,7 @@ from ksi_daemon.principal import DAEMON
 from ksi_daemon.routing.route import Route
 from ksi_daemon.routing.router import Router
 from ksi_daemon.storage.sqlite import Database, open_database
+from ksi_daemon.view import View
 from ksi_daemon.workers.plugin_import import forget_plugin
 
 DRAIN_S = 30.0
@@ -226,6 +227,7 @@ class Loader:
                 if kind not in offered:
                     omitted[event] = kind.__name__
         self._refuse_collisions(plugin)
+        self._check_view(plugin)
         wanted = {*plugin.uses, *(kind for handler in plugin.handlers.values() for kind in handler.traits.uses)}
         return {kind: offered[kind] for kind in wanted if kind in offered}, omitted
 
@@ -242,6 +244,24 @@ class Loader:
             tools[handler.tool] = event
             if event in plugin.notices:
                 raise PluginRefused(f"{plugin.name}: {event} is both a call and a notice")
+
+    def views(self) -> dict[str, View]:
+        """The views of the running plugins, by name."""
+        plugins = [running.plugin for running in self.running.values()]
+        return {plugin.view.name: plugin.view for plugin in plugins if plugin.view is not None}
+
+    def _check_view(self, plugin: Plugin) -> None:
+        if plugin.view is None:
+            return
+        for tool in plugin.view.tools:
+            if tool.event not in plugin.handlers:
+                raise PluginRefused(
+                    f"{plugin.name}: the view {plugin.view.name} names {tool.event!r}, which this plugin does not handle"
+                )
+        for running in self.running.values():
+            other = running.plugin
+            if other.name != plugin.name and other.view is not None and other.view.name == plugin.view.name:
+                raise PluginRefused(f"{plugin.name}: the view {plugin.view.name} is that of the plugin {other.name}")
 
     def _publish_routes(self, running: RunningPlugin) -> None:
         """Replace all routes at once, so that no caller sees a part of a plugin."""

@@ -37,6 +37,7 @@ def make_app(state: Callable[[], str], hosts: frozenset[str], mcp: Callable[[], 
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
         Route("/mcp", _Mcp(mcp)),
+        Route("/mcp/{view}", _Mcp(mcp)),
         Route("/", _Root(_Mcp(mcp))),
     ]
     return RequestChecks(Starlette(routes=routes), hosts)
