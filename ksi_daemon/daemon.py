@@ -60,9 +60,8 @@ class Hub:
     log: Log
     rights: Rights
     audit: Audit
-    gate: Gate
-    resolvers: Resolvers
     background: Supervisor
+    mcp: McpService
 
 
 @asynccontextmanager
@@ -113,9 +112,17 @@ async def open_hub(
         background.start("the credentials' upkeep", lambda: keep_credentials(rights.credentials))
         if threading.current_thread() is threading.main_thread():
             await stack.enter_async_context(watchdog.watching())
+        mcp = McpService(
+            router,
+            gate,
+            Resolvers(rights.credentials),
+            log.logger,
+            settings=lambda: control.read.settings,
+            views=lambda: loader.views(),  # noqa: PLW0108 - the loader is made below, and is given this service
+        )
         inner = {
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
-            Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database),
+            Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database), McpService: mcp,
         }  # fmt: skip
         loader = Loader(router, settings.var_dir / "plugins", log=log.logger, capabilities={}, inner=inner)
         rights.on_change = lambda agents: _announce_change(router, agents)
@@ -133,7 +140,7 @@ async def open_hub(
         await loader.load_core(CORE)
         if shipped:
             await loader.load_all(settings.plugin_dirs, settings.plugins_disabled)
-        yield Hub(router, loader, control, log, rights, audit, gate, Resolvers(rights.credentials), background)
+        yield Hub(router, loader, control, log, rights, audit, background, mcp)
 
 
 def _announce_change(router: Router, agents: set[str]) -> None:
@@ -165,9 +172,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         gc.freeze()  # what lives as long as the daemon need not be looked at again
         word = "ready"
         router.notify("system:ready", {"version": __version__, "url": control.mcp_url}, principal=DAEMON)
-        mcp = McpService(
-            router, hub.gate, hub.resolvers, log.logger, settings=lambda: control.read.settings, views=hub.loader.views
-        )
+        mcp = hub.mcp
         hub.background.start("the MCP server", mcp.run)
         log.logger.info(
             "ready", url=control.mcp_url, pid=control.pid, version=__version__, plugins=len(hub.loader.running)

@@ -92,14 +92,7 @@ async def serving_mcp(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator
     """A hub with these plugins, behind the listener that the daemon uses."""
     async with running(*plugins, **settings) as hub:
         inner = hub.hub
-        service = McpService(
-            inner.router,
-            inner.gate,
-            inner.resolvers,
-            inner.log.logger,
-            settings=lambda: inner.control.read.settings,
-            views=inner.loader.views,
-        )
+        service = inner.mcp
         inner.background.start("the MCP server", service.run)
         listener = bind("127.0.0.1", 0, inner.control.read.settings.var_dir / "run" / "http_port")
         port = listener.getsockname()[1]

@@ -42,6 +42,7 @@ from ksi_daemon.routing.router import Router
 REQUESTS_LIMIT = 128  # of one agent at once
 STREAMS_LIMIT = 8  # of one agent at once
 SESSION_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")  # every later one has no sessions
+STATELESS_REVISION = "2026-07-28"
 MISMATCH_HINT = "leave the header away, or send the one that belongs to the token"
 UNKNOWN_CALLER = Principal(kind="agent", name="unknown", transport="http")
 UNAUTHENTICATED_DELAY_S = 0.1  # before the reply, when there are very many requests without a valid token

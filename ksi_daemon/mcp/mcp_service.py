@@ -35,16 +35,21 @@ class McpService:
         views: Callable[[], Mapping[str, View]],
     ) -> None:
         self._log = log
-        self._tools = Tools(router, gate, views)
+        self.tools = Tools(router, gate, views)
         self._calls = Calls(router)
         self._running: Transports | None = None
         self._started = asyncio.Event()
-        self.endpoint = Endpoint(router, gate, resolvers, self._tools, self._transports, settings)
+        self.endpoint = Endpoint(router, gate, resolvers, self.tools, self._transports, settings)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the server has started."""
+        return self._running is not None
 
     async def run(self) -> None:
         """Import the server and serve until cancelled."""
         server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
-        async with server.serving(self._tools, self._calls, self._log) as transports:
+        async with server.serving(self.tools, self._calls, self._log) as transports:
             self._running = transports
             self._started.set()
             self._log.info("MCP is served")

@@ -61,6 +61,16 @@ class Tools:
             self._known = _catalogue(version, self._router, self._views())
         return self._known
 
+    @property
+    def own_names(self) -> list[str]:
+        """The names of all tools, as their events have them."""
+        return list(self._catalogue.own)
+
+    @property
+    def view_names(self) -> list[str]:
+        """The names of all views."""
+        return list(self._catalogue.views)
+
     def has_view(self, view: str) -> bool:
         """Whether there is a view of this name now."""
         return view in self._catalogue.views

@@ -12,7 +12,7 @@ from ksi_daemon.testing import running
 from tests.in_process import Said, call, soon
 
 CORE_PLUGINS = [
-    "agent", "audit", "config", "message", "monitor", "permission", "plugin", "session", "state", "system", "token",
+    "agent", "audit", "config", "mcp", "message", "monitor", "permission", "plugin", "session", "state", "system", "token",
 ]  # fmt: skip
 FORMATS = ["verbose", "compact", "ultra_compact", "mcp", "json_schema"]
 
@@ -253,7 +253,7 @@ CORE_EVENTS = {
     "permission:get_agent", "permission:set_agent", "permission:remove_agent", "permission:list_profiles",
     "permission:get_profile", "permission:grant", "permission:revoke", "permission:explain", "permission:validate_spawn",
     "session:create", "session:list", "session:revoke",
-    "audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain", "audit:checkpoint",
+    "audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain", "audit:checkpoint", "mcp:status",
 }  # fmt: skip
 CORE_NOTICES = {
     "system:ready", "system:stopping", "plugin:loaded", "plugin:failed", "plugin:reloaded", "state:changed",
