@@ -54,6 +54,10 @@ class Settings(BaseModel):
     rate_limit: Literal["on", "off"] = Field(
         "on", description="Whether agents' rates are limited; off is for load tests."
     )
+    trust_headers: bool = Field(
+        False,
+        description="Let MCP requests without a token be the agent that X-KSI-Agent-ID names, at most restricted; for trying things.",
+    )
     old_era_refusal: Literal["json-rpc", "http"] = Field(
         "json-rpc",
         description="A refused call in an MCP session: a JSON-RPC error with HTTP status 200, or with 403 and the like (older clients leave).",

@@ -1,5 +1,6 @@
 """Tokens: the secrets agents prove themselves with. A secret is shown once, when it is made."""
 
+from ksi_daemon.gate.profiles import find_profile
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id, time_of
 from ksi_daemon.notice import iso_time, iso_time_if
@@ -20,6 +21,9 @@ class Create(Params):
     )
     conversation_id: str | None = Field(None, pattern=ID, description="Bind it to one conversation.")
     completion_id: str | None = Field(None, pattern=ID, description="Bind it to one completion of that conversation.")
+    ceiling: str | None = Field(
+        None, max_length=32, description="A profile that its holder's rights do not exceed, whatever the agent may do."
+    )
     view: str | None = Field(
         None, max_length=32, description="The view that its holder sees at /mcp; without, all its tools."
     )
@@ -35,6 +39,7 @@ class Created(Result):
 @plugin.handles("token:create", operator_only=True)
 async def create(ctx: Context, params: Create) -> Created:
     """Make a token for an agent. Its secret is in this answer only."""
+    rights = ctx.capability(Rights)
     credential_id = new_id()
     now = time_of(credential_id)
     credential = Credential(
@@ -45,11 +50,12 @@ async def create(ctx: Context, params: Create) -> Created:
         conversation_id=params.conversation_id,
         completion_id=params.completion_id,
         default_view=params.view,
+        ceiling=None if params.ceiling is None else find_profile(rights.profiles, params.ceiling).name,
         created_at=now,
         created_by=ctx.principal.label,
         expires_at=None if params.expires_in_s is None else now + params.expires_in_s,
     )
-    return _created(*await ctx.capability(Rights).credentials.add(credential))
+    return _created(*await rights.credentials.add(credential))
 
 
 class Which(Params):

@@ -70,6 +70,7 @@ class Credentials:
             completion_id=credential.completion_id,
             credential_id=credential.credential_id,
             default_view=credential.default_view,
+            ceiling=credential.ceiling,
             session_id=credential.credential_id if credential.kind == "session" else None,
         )
 

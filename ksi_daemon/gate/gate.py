@@ -44,7 +44,7 @@ class Gate:
         return judge(
             agent_id,
             handler,
-            rights.chain(agent_id, principal.credential_id),
+            rights.chain_of(principal),
             now=rights.clock(),
             inactive_reason=rights.inactive_reason(principal),
         )
@@ -111,7 +111,7 @@ class Gate:
         if handler is None:
             return Explanation(agent.agent_id, asked)
         judgement = self.judge(principal, handler)
-        chain, now = self.rights.chain(agent.agent_id, principal.credential_id), self.rights.clock()
+        chain, now = self.rights.chain_of(principal), self.rights.clock()
         rate = self.rights.rate(agent)
         conditions: list[Condition] = [
             active_condition(judgement.inactive_reason),

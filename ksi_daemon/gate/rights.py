@@ -47,7 +47,9 @@ class Rights:
             on_change=self._credential_changed,
         )
         self._being_frozen: set[str] = set()  # agents frozen since they were last unfrozen
-        self._chains: dict[str, dict[str | None, Chain]] = {}  # by agent and credential
+        self._chains: dict[
+            str, dict[tuple[str | None, str | None], Chain]
+        ] = {}  # by agent, then credential and ceiling
         self._children: dict[str, set[str]] = {}  # by parent
 
     async def load(self) -> None:
@@ -85,19 +87,25 @@ class Rights:
 
     def decide(self, principal: Principal, resource: str, need: Need) -> Decision:
         """Whether a principal holds a right at this moment."""
-        return self.chain(principal.agent_id or "", principal.credential_id).decide(resource, need, self.clock())
+        return self.chain_of(principal).decide(resource, need, self.clock())
 
-    def chain(self, agent_id: str, credential_id: str | None = None) -> Chain:
-        """An agent's own rules with its session's, then those of each agent above it: all must allow."""
+    def chain_of(self, principal: Principal) -> Chain:
+        """The rules that decide about an agent that calls."""
+        return self.chain(principal.agent_id or "", principal.credential_id, ceiling=principal.ceiling)
+
+    def chain(self, agent_id: str, credential_id: str | None = None, *, ceiling: str | None = None) -> Chain:
+        """An agent's own rules with its session's, those of each agent above it, and those of the ceiling: all must allow."""
         chains = self._chains.get(agent_id)
         if chains is None:
             chains = self._chains[agent_id] = {}
-        known = chains.get(credential_id)
+        known = chains.get((credential_id, ceiling))
         if known is None:
             lineage = self.lineage(agent_id)
             links = [RuleSet(self.rules(agent, credential_id), whose="own") for agent in lineage[:1]]
             links += [RuleSet(self.rules(agent), whose="parent") for agent in lineage[1:]]
-            known = chains[credential_id] = Chain(links)
+            if ceiling is not None:
+                links.append(RuleSet(find_profile(self.profiles, ceiling).rules, whose="ceiling"))
+            known = chains[credential_id, ceiling] = Chain(links)
         return known
 
     def rules(self, agent: Agent, credential_id: str | None = None) -> list[Rule]:
@@ -273,7 +281,7 @@ class Rights:
             self._children.setdefault(agent.parent_id, set()).add(agent.agent_id)
 
     def _credential_changed(self, credential: Credential) -> None:
-        self._chains.get(credential.agent_id, {}).pop(credential.credential_id, None)
+        self._chains.get(credential.agent_id, {}).pop((credential.credential_id, credential.ceiling), None)
 
     def _changed(self, agents: Iterable[str]) -> None:
         changed = set(agents)

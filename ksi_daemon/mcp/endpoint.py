@@ -72,7 +72,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal, rpc = UNKNOWN_CALLER, Rpc(None, None, False)
         try:
-            principal = self._resolvers.principal(bearer_token(scope["headers"]))
+            principal = self._caller(scope["headers"])
             principal = _in_conversation(principal, scope["headers"])
             self._router.require_running()
             self._router.require_audit()
@@ -91,6 +91,17 @@ class Endpoint:
             await self._refuse(Invalid(str(mismatch)), HEADER_MISMATCH, scope, principal, rpc, receive, send)
         except KsiError as error:
             await self._refuse(error, _code(error), scope, principal, rpc, receive, send)
+
+    def _caller(self, headers: Headers) -> Principal:
+        """Who calls: the token says it. Without one it is unknown, unless headers are trusted."""
+        agent_id = identifier(headers, b"x-ksi-agent-id") if self._settings().trust_headers else None
+        if agent_id is None or header(headers, b"authorization") is not None:
+            return self._resolvers.principal(bearer_token(headers))
+        if agent_id not in self._gate.rights.agents:
+            raise Unauthenticated(
+                f"there is no agent {agent_id}", hint=f"the operator adds it: ksi agents add {agent_id}"
+            )
+        return Principal(kind="agent", name=agent_id, transport="http", agent_id=agent_id, ceiling="restricted")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, principal: Principal, rpc: Rpc) -> None:
         """Hand the request to the transport that it is for."""

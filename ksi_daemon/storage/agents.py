@@ -60,6 +60,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     conversation_id: str | None = None
     completion_id: str | None = None
     default_view: str | None = None
+    ceiling: str | None = None
     client_id: str | None = None
     scopes: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
