@@ -4,6 +4,7 @@ One task, because what a lifespan opens (task groups, cancel scopes) must be clo
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
@@ -25,6 +26,8 @@ from ksi_daemon.storage.sqlite import Database
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 3.0
 TURN = 64  # notices a listener may handle before other tasks run
+TURNS_BEFORE_REST = 8  # and before threads run too: they get the interpreter promptly only when the loop waits
+REST_S = 0.001
 
 
 class Subscription:
@@ -45,10 +48,11 @@ class Subscription:
         """Handle notices until cancelled."""
         self.mailbox.subscribe([self.pattern], name=f"plugin/{self._home.plugin}")
         try:
-            while True:
+            for turn in itertools.count(1):
                 for _ in range(TURN):
                     await self._handle(await self.mailbox.take())
-                await asyncio.sleep(0)
+                rests = turn % TURNS_BEFORE_REST == 0 and self.mailbox.waiting
+                await asyncio.sleep(REST_S if rests else 0)
         finally:
             self.mailbox.close()
 
