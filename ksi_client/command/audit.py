@@ -16,7 +16,7 @@ from ksi_client.terminal import visible
 
 app = verb_app("Query, count, verify, export and trim the audit.")
 
-_LONG_S = 600  # the daemon's own limit for events that read the whole audit
+LONG_S = 600  # the daemon's own limit for events that read the whole audit
 
 _Agent = Annotated[str | None, typer.Option(help="Only rows of this agent.", autocompletion=complete_agents)]
 _Event = Annotated[str | None, typer.Option(help="Only rows of this event or tool.", autocompletion=complete_events)]
@@ -132,7 +132,7 @@ def verify(
         verdict = verify_export(file, against=against)
     else:
         try:
-            with SyncClient(timeout_s=_LONG_S) as client:
+            with SyncClient(timeout_s=LONG_S) as client:
                 compared = {} if against is None else {"against": against}
                 verdict = client.send("audit:verify", {"deep": deep, **compared})
         except Unreachable:
@@ -143,7 +143,8 @@ def verify(
     elif verdict["ok"]:
         screen.line(f"{screen.paint('ok', 'good')}: {verdict['rows']:,} rows, the chain is intact")
         if verdict.get("dropped"):
-            screen.note(f"{verdict['dropped']:,} older rows were dropped by retention: they are only in exports")
+            when = f", last at {screen.moment(verdict['dropped_at'])}" if verdict.get("dropped_at") else ""
+            screen.note(f"{verdict['dropped']:,} older rows were dropped by retention{when}: they are only in exports")
         if verdict.get("without_mac"):
             screen.note(f"{verdict['without_mac']:,} rows are of a version without MACs: only checkpoints cover them")
     else:
@@ -175,7 +176,7 @@ def export(
 ) -> None:
     """Export the audit to a new file; an existing file is never overwritten."""
     screen: Screen = context.obj
-    with SyncClient(timeout_s=_LONG_S) as client:
+    with SyncClient(timeout_s=LONG_S) as client:
         made = client.send("audit:export", {"name": name, "format": form})
     if screen.json:
         screen.document(made)
@@ -189,18 +190,15 @@ def retain(
     context: typer.Context,
     keep_days: Annotated[float | None, typer.Option(metavar="DAYS", help="Drop rows older than this.")] = None,
     keep_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep at most this many.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also drop rows that were never exported.")] = False,
+    unexported: Annotated[bool, typer.Option("--unexported", help="Also drop rows that were never exported.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Drop the oldest rows, if they were exported; the rest stays verifiable."""
-    screen: Screen = context.obj
+    """Drop the oldest rows for good, if they were exported; asks first, and offers the export."""
+    from ksi_client.command.audit_retain import drop_old_rows
+
     if keep_days is None and keep_rows is None:
         raise Fault("nothing says how much to keep", exit_code=USAGE, hint="--keep-days 90, or --keep-rows 100000")
-    with SyncClient(timeout_s=_LONG_S) as client:
-        made = client.send("audit:retain", {"keep_days": keep_days, "keep_rows": keep_rows, "force": force})
-    if screen.json:
-        screen.document(made)
-    else:
-        screen.line(f"dropped {made['dropped']:,} rows; the first remaining row is {made.get('first_seq')}")
+    drop_old_rows(context.obj, {"keep_days": keep_days, "keep_rows": keep_rows}, unexported=unexported, yes=yes)
 
 
 @app.command("new-chain", cls=Verb)

@@ -1,4 +1,4 @@
-"""Asks for confirmation before something is deleted. On a terminal a person answers; scripts use --force."""
+"""Asks for confirmation before something is deleted. On a terminal a person answers; scripts use an option."""
 
 import sys
 
@@ -6,20 +6,25 @@ from ksi_client.command.fault import FAILED, USAGE, Fault
 from ksi_client.terminal import visible
 
 
-def confirm(question: str, *, force: bool) -> None:
-    """Return if confirmed, raise `Fault` if not."""
+def confirm(question: str, *, force: bool, option: str = "--force") -> None:
+    """Return if confirmed, by a person or by `option`, raise `Fault` if not."""
     if force:
         return
     if not can_ask():
         raise Fault(
             "stdin is not a terminal, so confirmation is not possible and nothing was changed",
             exit_code=USAGE,
-            hint="add --force to do it without confirmation",
+            hint=f"add {option} to do it without confirmation",
         )
+    if not is_answered_yes(question):
+        raise Fault("not confirmed, nothing was changed", exit_code=FAILED)
+
+
+def is_answered_yes(question: str) -> bool:
+    """Ask on the terminal; anything but a yes is a no."""
     sys.stderr.write(f"{visible(question)} [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Fault("not confirmed, nothing was changed", exit_code=FAILED)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def can_ask() -> bool:

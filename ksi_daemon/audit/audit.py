@@ -173,9 +173,15 @@ class Audit:
         return await asyncio.to_thread(export.export_csv, self.files, path, wanted or reading.Filter())
 
     async def retain(
-        self, *, keep_days: float | None = None, keep_rows: int | None = None, force: bool = False
+        self,
+        *,
+        keep_days: float | None = None,
+        keep_rows: int | None = None,
+        through: int | None = None,
+        unexported: bool = False,
+        dry_run: bool = False,
     ) -> retention.Retained:
-        """Drop rows from the start of the chain that are too old or too many. The caller audits the request itself."""
+        """Drop rows from the start of the chain that are too old or too many, none after `through`. The caller audits the request."""
         async with self._reorganising:
             ledger, checkpoints = self._writer.ledger, self._writer.checkpoints
             cut = await asyncio.to_thread(
@@ -188,7 +194,13 @@ class Audit:
                     now_s=self._clock(),
                 )
             )
-            retained = await self._writer.run(lambda: retention.sign_base(ledger, checkpoints, cut, force=force))
+            if through is not None:
+                cut = min(cut, through)
+            if dry_run:
+                return await self._writer.run(lambda: retention.planned(ledger, checkpoints, cut))
+            retained = await self._writer.run(
+                lambda: retention.sign_base(ledger, checkpoints, cut, unexported=unexported)
+            )
             while retained.dropped and await self._writer.run(lambda: retention.drop_slice(ledger, checkpoints)):
                 pass
             return retained

@@ -1,6 +1,6 @@
 """Drops old rows from the start of the chain, with a signed base so that the rest stays verifiable.
 
-Rows are dropped only after they were exported, unless forced; never the newest row, never a call that has not ended.
+Rows are dropped only after they were exported, unless that is asked for; never the newest row, never a call that has not ended.
 """
 
 import msgspec
@@ -17,7 +17,7 @@ SLICE_ROWS = 5_000  # deleted between two groups: calls continue meanwhile
 
 
 class Retained(msgspec.Struct, frozen=True):
-    """What retention did: rows dropped, and the first remaining row."""
+    """What retention did or would do: rows dropped, the first remaining row, and how many of the dropped were never exported."""
 
     dropped: int
     first_seq: int
@@ -43,26 +43,34 @@ def last_to_drop(
     return min(cut, head.seq - 1)
 
 
-def sign_base(ledger: Ledger, checkpoints: Checkpoints, cut: int, *, force: bool) -> Retained:
-    """Sign that the chain now begins after `cut` (or earlier, if a call begun there has not ended). On the writer's thread."""
-    before = checkpoints.base
+def planned(ledger: Ledger, checkpoints: Checkpoints, cut: int) -> Retained:
+    """What a retention up to `cut` would do; less if a call begun there has not ended. On the writer's thread."""
+    base = checkpoints.base.seq
     cut = min([cut, *(seq - 1 for seq in ledger.open_intents.values())])
-    if cut <= before.seq:
-        return Retained(0, before.seq + 1, 0)
-    unexported = max(0, cut - max(before.seq, checkpoints.exported_through))
-    if unexported and not force:
+    if cut <= base:
+        return Retained(0, base + 1, 0)
+    return Retained(cut - base, cut + 1, max(0, cut - max(base, checkpoints.exported_through)))
+
+
+def sign_base(ledger: Ledger, checkpoints: Checkpoints, cut: int, *, unexported: bool) -> Retained:
+    """Sign that the chain now begins where `planned` says. On the writer's thread."""
+    plan = planned(ledger, checkpoints, cut)
+    if plan.dropped == 0:
+        return plan
+    if plan.unexported and not unexported:
         raise Conflict(
-            f"{unexported:,} of the rows to drop were never exported",
-            hint="export them first with `ksi audit export`, or use force",
+            f"{plan.unexported:,} of the rows to drop were never exported",
+            hint="export them first: ksi audit export NAME.jsonl; or drop them all the same with unexported (--unexported)",
         )
-    base = ledger.position(cut, before)
+    cut = plan.first_seq - 1
+    base = ledger.position(cut, checkpoints.base)
     if base is None:
         raise Conflict(f"row {cut}, where the chain would start, is missing", hint="run `ksi audit verify` first")
     if not checkpoints.sign(ledger, "base", base_seq=cut, base_hash=base.hash.hex(), base_mac=base.mac.hex()):
         raise Unavailable(
             f"nothing was dropped: {checkpoints.problem}", hint="free disk space for the anchor file, then try again"
         )
-    return Retained(cut - before.seq, cut + 1, unexported)
+    return plan
 
 
 def drop_slice(ledger: Ledger, checkpoints: Checkpoints) -> int:

@@ -36,6 +36,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     without_mac: int = 0  # rows written before MACs were: only checkpoints cover them
     dropped: int = 0  # rows that retention dropped
+    dropped_at: str | None = None  # when it last did
     checkpoints: int = 0
     last_checkpoint_seq: int | None = None
     duration_s: float = 0.0
@@ -183,6 +184,7 @@ class _Reader:
             first_bad_seq=error.seq if isinstance(error, Broken) else None,
             without_mac=max(0, (last.macs_from - 1 if last.macs_from else self._good) - last.base_seq) if last else 0,
             dropped=last.base_seq if last else 0,
+            dropped_at=max((line.time for line in self._lines if line.kind == "base"), default=None),
             problem=None if error is None else str(error),
             checkpoints=len(self._lines),
             last_checkpoint_seq=last.seq if last else None,

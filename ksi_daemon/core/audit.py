@@ -55,6 +55,7 @@ class Verdict(Result):
     first_bad_seq: int | None
     problem: str | None
     dropped: int = Field(description="Rows that retention dropped; they can be verified only in exports.")
+    dropped_at: str | None = Field(description="When retention last dropped rows.")
     without_mac: int = Field(description="Rows of a version without MACs; only checkpoints cover them.")
 
 
@@ -83,12 +84,15 @@ class Exported(Result):
 class Retain(Params):
     keep_days: float | None = Field(None, gt=0, description="Drop rows older than this.")
     keep_rows: int | None = Field(None, ge=1, description="Keep at most this many.")
-    force: bool = Field(False, description="Also drop rows that were never exported.")
+    through: int | None = Field(None, ge=1, description="Drop no row after this seq.")
+    unexported: bool = Field(False, description="Also drop rows that were never exported.")
+    dry_run: bool = Field(False, description="Drop nothing, only say what would be dropped.")
 
 
 class Retained(Result):
     dropped: int
     first_seq: int = Field(description="The first remaining row.")
+    unexported: int = Field(description="How many of the dropped rows were never exported.")
 
 
 @plugin.handles("audit:query", reads=True, operator_only=True)
@@ -127,6 +131,7 @@ async def verify(ctx: Context, params: Verify) -> Verdict:
         first_bad_seq=found.first_bad_seq,
         problem=found.problem,
         dropped=found.dropped,
+        dropped_at=found.dropped_at,
         without_mac=found.without_mac,
     )
 
@@ -153,9 +158,13 @@ async def export(ctx: Context, params: Export) -> Exported:
 async def retain(ctx: Context, params: Retain) -> Retained:
     """Drop the oldest rows, if they were exported; the rest stays verifiable."""
     made = await ctx.capability(Audit).retain(
-        keep_days=params.keep_days, keep_rows=params.keep_rows, force=params.force
+        keep_days=params.keep_days,
+        keep_rows=params.keep_rows,
+        through=params.through,
+        unexported=params.unexported,
+        dry_run=params.dry_run,
     )
-    return Retained(dropped=made.dropped, first_seq=made.first_seq)
+    return Retained(dropped=made.dropped, first_seq=made.first_seq, unexported=made.unexported)
 
 
 def _filter(params: Selection, *, after: int | None = None) -> Filter:

@@ -162,7 +162,7 @@ async def test_rows_put_in_the_place_of_dropped_ones_are_found(opened: Open, fil
     async with opened() as audit:
         await asyncio.gather(*(audit.append(happening(number)) for number in range(20)))
         writer = audit._writer
-        await writer.run(lambda: sign_base(writer.ledger, writer.checkpoints, 10, force=True))
+        await writer.run(lambda: sign_base(writer.ledger, writer.checkpoints, 10, unexported=True))
     assert verification.verify(files).ok
     change(files, "UPDATE entries SET event = 'test:forged' WHERE seq = 5")
     assert verification.verify(files).first_bad_seq == 5
@@ -200,12 +200,12 @@ async def test_retention_may_cut_inside_a_group(opened: Open, files: Files) -> N
     """U08."""
     async with opened() as audit:
         await asyncio.gather(*(audit.append(happening(number)) for number in range(20)))
-        await audit.retain(keep_rows=5, force=True)
+        await audit.retain(keep_rows=5, unexported=True)
         await asyncio.gather(*(audit.append(happening(number)) for number in range(5)))
         verdict = await audit.verify()
         assert (verdict.ok, verdict.rows, verdict.dropped) == (True, 10, 16)
     async with opened() as audit:
-        await audit.retain(keep_rows=3, force=True)
+        await audit.retain(keep_rows=3, unexported=True)
         assert (await audit.verify()).ok
 
 

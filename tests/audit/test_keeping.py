@@ -14,6 +14,7 @@ from ksi_daemon.audit.anchor import read_key, read_lines
 from ksi_daemon.audit.files import Files
 from ksi_daemon.audit.reading import Filter
 from ksi_daemon.errors import Conflict, Invalid
+from ksi_daemon.notice import iso_time
 from tests.audit.conftest import FakeClock, Open, happening, intent, outcome
 
 
@@ -113,7 +114,8 @@ async def test_retention_leaves_the_rest_verifiable_and_never_drops_what_was_not
     opened: Open, files: Files, tmp_path: Path
 ) -> None:
     """U08."""
-    async with opened() as audit:
+    clock = FakeClock()
+    async with opened(clock=clock) as audit:
         await fill(audit, 99)
         with pytest.raises(Conflict, match="never exported"):
             await audit.retain(keep_rows=20)
@@ -124,9 +126,16 @@ async def test_retention_leaves_the_rest_verifiable_and_never_drops_what_was_not
         assert (retained.dropped, retained.first_seq) == (50, 51)
         verdict = await audit.verify()
         assert (verdict.ok, verdict.rows, verdict.first_seq) == (True, 50, 51)
-        forced = await audit.retain(keep_rows=20, force=True)
+        assert (verdict.dropped, verdict.dropped_at) == (50, iso_time(clock.now_s))
+        clock.now_s += 60
+        plan = await audit.retain(keep_rows=20, dry_run=True)
+        assert (plan.dropped, plan.first_seq, plan.unexported) == (30, 81, 30)
+        assert (await audit.verify()).rows == 50
+        forced = await audit.retain(keep_rows=20, unexported=True)
         assert (forced.dropped, forced.first_seq, forced.unexported) == (30, 81, 30)
-        assert (await audit.retain(keep_rows=20, force=True)).dropped == 0
+        assert (await audit.retain(keep_rows=20, unexported=True)).dropped == 0
+        assert (await audit.retain(keep_rows=1, through=80, unexported=True)).dropped == 0
+        assert (await audit.verify()).dropped_at == iso_time(clock.now_s)
         await audit.append(happening())
     async with opened() as audit:
         assert (await audit.verify()).rows == 21
@@ -147,10 +156,10 @@ async def test_retention_by_age_keeps_the_chain_without_holes_and_calls_that_hav
         clock.now_s -= 10 * 86_400
         await audit.append(happening())  # 6, old again
         clock.now_s += 10 * 86_400
-        assert (await audit.retain(keep_days=7, force=True)).first_seq == 3
+        assert (await audit.retain(keep_days=7, unexported=True)).first_seq == 3
         await audit.append(outcome("open"))  # 7
-        assert (await audit.retain(keep_days=7, force=True)).first_seq == 5
-        assert (await audit.retain(keep_rows=0, force=True)).first_seq == 7
+        assert (await audit.retain(keep_days=7, unexported=True)).first_seq == 5
+        assert (await audit.retain(keep_rows=0, unexported=True)).first_seq == 7
         with pytest.raises(Invalid):
             await audit.retain()
         assert (await audit.verify()).ok

@@ -192,7 +192,7 @@ class FakeDaemon:
             "audit:verify": lambda _: {"ok": True, "rows": 42, "first_bad_seq": None, "problem": None},
             "audit:export": lambda data: {"path": f"/var/exports/{data['name']}", "rows": 42},
             "audit:checkpoint": lambda _: {"head": "ksi-audit-head:aa:7:bb:cc", "daemon_id": "aa", "seq": 7},
-            "audit:retain": lambda _: {"dropped": 7, "first_seq": 8},
+            "audit:retain": lambda _: {"dropped": 7, "first_seq": 8, "unexported": 0},
             "message:subscribe": lambda data: {"patterns": data["patterns"]},
         }
 

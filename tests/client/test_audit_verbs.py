@@ -1,6 +1,8 @@
 """`ksi audit` and the doctor's look at the audit."""
 
 import json
+import os
+import pty
 import signal
 import sqlite3
 import subprocess
@@ -140,9 +142,15 @@ def test_a_head_is_printed_and_compared_with_later(daemon: FakeDaemon, ksi: Ksi,
 
 
 def test_verify_says_what_it_cannot_cover(daemon: FakeDaemon, ksi: Ksi) -> None:
-    daemon.answers["audit:verify"] = lambda _: {"ok": True, "rows": 6, "dropped": 1200, "without_mac": 3}
+    daemon.answers["audit:verify"] = lambda _: {
+        "ok": True,
+        "rows": 6,
+        "dropped": 1200,
+        "dropped_at": AT,
+        "without_mac": 3,
+    }
     done = ksi("audit", "verify")
-    assert "1,200 older rows were dropped by retention" in done.stderr
+    assert "1,200 older rows were dropped by retention, last at 2026-11-18" in done.stderr
     assert "3 rows are of a version without MACs" in done.stderr
 
 
@@ -167,9 +175,71 @@ def test_verify_without_a_daemon_that_could_be_run_says_so(var: Path, installed:
 def test_export_and_retain(daemon: FakeDaemon, ksi: Ksi) -> None:
     assert ksi("audit", "export", "all.csv", "--format", "csv").stdout == "/var/exports/all.csv\n"
     assert daemon.requests[-1]["data"] == {"name": "all.csv", "format": "csv"}
-    done = ksi("audit", "retain", "--keep-rows", "1000", "--force")
+    done = ksi("audit", "retain", "--keep-rows", "1000", "--yes")
     assert done.stdout == "dropped 7 rows; the first remaining row is 8\n"
-    assert daemon.requests[-1]["data"] == {"keep_days": None, "keep_rows": 1000, "force": True}
+    measure = {"keep_days": None, "keep_rows": 1000}
+    assert daemon.requests[-2]["data"] == {**measure, "dry_run": True}
+    assert daemon.requests[-1]["data"] == {**measure, "through": 7, "unexported": False}
+
+
+def retain_on_terminal(*answers: str) -> tuple[int, str, str]:
+    """`ksi audit retain` with a person at the keyboard: exit code, output, and what was shown."""
+    master, slave = pty.openpty()
+    os.write(master, "".join(f"{answer}\n" for answer in answers).encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "ksi_client", "audit", "retain", "--keep-rows", "9"],
+        stdin=slave,
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        timeout=WAIT_S,
+        check=False,
+    )
+    os.close(slave)
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    return done.returncode, done.stdout.decode(), shown
+
+
+def sent(daemon: FakeDaemon) -> list[str]:
+    """The events since the last look; a retention that only asks is left out."""
+    names = [one["event"] for one in daemon.requests if not (one.get("data") or {}).get("dry_run")]
+    daemon.requests.clear()
+    return names
+
+
+def test_retain_asks_before_rows_are_dropped(daemon: FakeDaemon, ksi: Ksi) -> None:
+    """U08: a person confirms on a terminal, a script with --yes; without either nothing is dropped."""
+    done = ksi("audit", "retain", "--keep-rows", "9")
+    assert (done.returncode, sent(daemon)) == (2, [])
+    assert "--yes" in done.stderr
+    code, output, shown = retain_on_terminal("n")
+    assert (code, output, sent(daemon)) == (1, "", [])
+    assert "Drop 7 rows, up to row 7, for good? [y/N]" in shown
+    assert retain_on_terminal("y")[0] == 0
+    assert sent(daemon) == ["audit:retain"]
+
+
+def test_retain_offers_an_export_of_rows_that_were_never_exported(daemon: FakeDaemon, ksi: Ksi) -> None:
+    """U08: without an export they are dropped only when that is asked for again, or with --unexported."""
+    daemon.answers["audit:retain"] = lambda _: {"dropped": 7, "first_seq": 8, "unexported": 3}
+    done = ksi("audit", "retain", "--keep-rows", "9", "--yes")
+    assert (done.returncode, sent(daemon)) == (7, [])
+    assert "3 of the 7 rows to drop were never exported" in done.stderr
+    assert ksi("audit", "retain", "--keep-rows", "9", "--yes", "--unexported").returncode == 0
+    assert daemon.requests[-1]["data"]["unexported"] is True
+    sent(daemon)
+    code, _, shown = retain_on_terminal("y", "y")
+    assert "exported 42 rows to /var/exports/audit-" in shown
+    assert (code, daemon.requests[-1]["data"]["unexported"], sent(daemon)) == (
+        0,
+        False,
+        ["audit:export", "audit:retain"],
+    )
+    code, _, shown = retain_on_terminal("n", "n")
+    assert "They cannot be recovered" in shown
+    assert (code, sent(daemon)) == (1, [])
+    assert retain_on_terminal("n", "y", "y")[0] == 0
+    assert daemon.requests[-1]["data"]["unexported"] is True
 
 
 def doctors(ksi: Ksi, check: str) -> list[dict[str, Any]]:

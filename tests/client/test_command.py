@@ -70,7 +70,7 @@ ASKING = [
     ("audit", "query", "--since", "1h"),
     ("audit", "stats"),
     ("audit", "export", "all.jsonl"),
-    ("audit", "retain", "--keep-days", "90"),
+    ("audit", "retain", "--keep-days", "90", "--yes"),
     ("doctor",),
 ]
 BAD = [

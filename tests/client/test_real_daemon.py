@@ -145,7 +145,7 @@ def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: 
     assert json.loads(ksi("audit", "stats", "--json").stdout)["totalEvents"] > 0
     verdict = json.loads(ksi("audit", "verify", "--deep", "--json").stdout)
     assert verdict["ok"] is True
-    assert ksi("audit", "retain", "--keep-rows", "1").returncode == 7  # nothing was exported yet
+    assert ksi("audit", "retain", "--keep-rows", "1", "--yes").returncode == 7  # nothing was exported yet
     assert ksi("audit", "export", "all.jsonl").stdout.strip() == str(running / "exports" / "all.jsonl")
     head = ksi("audit", "checkpoint").stdout.strip()
     assert json.loads(ksi("audit", "verify", "--against", head, "--json").stdout)["ok"]

@@ -159,7 +159,7 @@ async def test_letting_go_is_forced_or_wants_a_measure() -> None:
         await some_calls(hub)
         with pytest.raises(Invalid):
             await hub.call("audit:retain")
-        assert (await hub.call("audit:retain", keep_rows=3, force=True))["dropped"] > 0
+        assert (await hub.call("audit:retain", keep_rows=3, unexported=True))["dropped"] > 0
         assert (await hub.call("audit:retain", keep_days=1))["dropped"] == 0
         assert (await hub.call("audit:verify"))["ok"]
 

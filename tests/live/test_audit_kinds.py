@@ -223,7 +223,7 @@ def test_an_agent_may_neither_read_nor_thin_the_record(daemon: Daemon, profile: 
     asked: dict[str, dict[str, Any]] = {
         "audit:query": {}, "audit:stats": {}, "audit:verify": {}, "audit:export": {"name": "x"},
         "audit:checkpoint": {},
-        "audit:retain": {"keep_rows": 1, "force": True},
+        "audit:retain": {"keep_rows": 1, "unexported": True},
     }  # fmt: skip
     before = daemon.audit_rows()[-1]["seq"]
     with daemon.connect() as connection:
