@@ -91,6 +91,9 @@ async def test_a_session_is_of_no_use_to_another_agent() -> None:
             reply = await hub.http.request(method, hub.url, headers=headers)
             assert reply.status_code == 404
         assert (await listed(hub, alice, session)).status_code == 200
+        ids = {(await opened(hub, alice))["mcp-session-id"] for _ in range(50)}
+        assert len(ids) == 50
+        assert all(len(one) >= 32 and set(one) <= set("0123456789abcdef") for one in ids)  # of a random UUID
 
 
 async def test_a_session_belongs_to_the_agent_and_not_to_one_of_its_tokens() -> None:
