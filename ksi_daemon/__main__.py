@@ -44,9 +44,12 @@ def _begin_new_audit_chain(var_dir: Path, reason: str) -> None:
     import msgspec
 
     from ksi_daemon.audit.new_chain import begin_new_chain
+    from ksi_daemon.config import read_settings
 
     os.umask(0o077)
-    print(msgspec.json.encode(begin_new_chain(var_dir, reason=reason, now_s=time.time())).decode())
+    key_file = read_settings().settings.audit_key_file
+    made = begin_new_chain(var_dir, reason=reason, now_s=time.time(), key_file=key_file)
+    print(msgspec.json.encode(made).decode())
 
 
 def _check_config() -> int:

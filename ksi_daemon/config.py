@@ -15,7 +15,9 @@ from ksi_daemon.errors import BadSettings
 
 CONFIG_LIMIT_BYTES = 1_000_000
 NOT_SETTINGS = {"KSI_CONFIG", "KSI_DEBUG", "KSI_TOKEN"}  # read by the command, the launcher and agents' configs
-NEED_RESTART = {"host", "port", "var_dir", "plugin_dirs", "plugins_disabled", "monitor_events", "notice_inbox"}
+NEED_RESTART = {
+    "host", "port", "var_dir", "audit_key_file", "plugin_dirs", "plugins_disabled", "monitor_events", "notice_inbox",
+}  # fmt: skip
 
 
 class Settings(BaseModel):
@@ -26,6 +28,10 @@ class Settings(BaseModel):
     var_dir: Path = Field(
         Path("var"),
         description="Folder of the daemon's files. Set it only with KSI_VAR_DIR, because the ksi command must find it too.",
+    )
+    audit_key_file: Path | None = Field(
+        None,
+        description="File of the audit's key, for example outside var/; without it var/run/audit.key. Its folder must exist.",
     )
     host: str = Field("127.0.0.1", description="Address of the HTTP listener; loopback only.")
     port: int = Field(
@@ -143,6 +149,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> SettingsRead:
     settings = settings.model_copy(
         update={
             "var_dir": settings.var_dir.expanduser().absolute(),
+            "audit_key_file": settings.audit_key_file and config_file.parent / settings.audit_key_file.expanduser(),
             "plugin_dirs": tuple(config_file.parent / folder.expanduser() for folder in settings.plugin_dirs),
         }
     )

@@ -76,7 +76,12 @@ async def open_hub(
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.var_dir / "db" / "ksi.db", MIGRATIONS))
         audit = await stack.enter_async_context(
-            open_audit(settings.var_dir, log=log.logger, save_head=AuditHead(database).save)
+            open_audit(
+                settings.var_dir,
+                log=log.logger,
+                key_file=settings.audit_key_file,
+                save_head=AuditHead(database).save,
+            )
         )
         rights = Rights(SqliteAgents(database), profiles)
         await rights.load()

@@ -14,21 +14,16 @@ from ksi_client.paths import var_dir
 def verify_offline(*, deep: bool, against: str | None) -> dict[str, Any]:
     """The verdict of `python -m ksi_daemon.audit verify` for this var folder; on a terminal its progress is shown."""
     var = var_dir()
-    if not any(path.exists() for path in (var / "db" / "audit.db", _key(var))):
+    if not any(path.exists() for path in (var / "db" / "audit.db", var / "log" / "audit.anchor.jsonl")):
         raise Fault(f"there is no audit under {var}", exit_code=NOT_FOUND, hint="ksi start creates it")
     return _verdict(["verify", str(var), *(["--deep"] if deep else []), *_against(against)])
 
 
 def verify_export(file: Path, *, against: str | None) -> dict[str, Any]:
-    """The verdict on an export; with this var folder's key, if there is one, also on who wrote it."""
+    """The verdict on an export; with this daemon's key, if there is one, also on who wrote it."""
     if not file.exists():
         raise Fault(f"there is no {file}", exit_code=NOT_FOUND)
-    var = var_dir()
-    return _verdict(["verify-export", str(file), *([str(var)] if _key(var).exists() else []), *_against(against)])
-
-
-def _key(var: Path) -> Path:
-    return var / "run" / "audit.key"
+    return _verdict(["verify-export", str(file), str(var_dir()), *_against(against)])
 
 
 def _against(head: str | None) -> list[str]:

@@ -1,7 +1,7 @@
 """Signed checkpoints outside the database: they prove that a chain was written by this daemon and is complete, not recomputed or shortened.
 
 Each line of the anchor file holds the last row and its hash at that time, and is signed with HMAC-SHA256 under a random
-32-byte key (0600, var/run/audit.key): only this daemon can make *and check* a signature, because none of the dependencies
+32-byte key (0600, var/run/audit.key or elsewhere): only this daemon can make *and check* a signature, because none of the dependencies
 has public-key signatures. Every line carries the whole state, so a start reads only the last one. A user who can write var/
 but not read the key cannot forge a line, but can restore older copies of both the database and the anchor; therefore each
 checkpoint is also logged.

@@ -238,6 +238,7 @@ async def open_audit(
     var_dir: Path,
     *,
     log: Any,
+    key_file: Path | None = None,
     on_alarm: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
@@ -247,7 +248,7 @@ async def open_audit(
 ) -> AsyncIterator[Audit]:
     """Open the audit under `var_dir`; it is created on the first start. Raises `BadData` when it was changed or damaged.
 
-    `save_head` stores each signed head in `ksi.db`.
+    `save_head` stores each signed head in `ksi.db`; `key_file` is the key's place, if it is not var/run/audit.key.
     `on_alarm` is called on the event loop with a message for each new problem. Calls interrupted by a crash get an
     outcome row with status "unknown" before this yields.
     """
@@ -264,7 +265,7 @@ async def open_audit(
         log.info("audit checkpoint", **facts, head=head)
         kept_head.put(head)
 
-    files = Files.under(var_dir)
+    files = Files.under(var_dir, key_file)
     opened = await asyncio.to_thread(open_files, files, clock())
     kept_head = KeptHead(save_head or _no_store, alarm)
     ledger = await asyncio.to_thread(Ledger, opened, connect)

@@ -66,11 +66,11 @@ class Files(NamedTuple):
     core_database: Path
 
     @classmethod
-    def under(cls, var_dir: Path) -> "Files":
-        """The files of the daemon that uses `var_dir`."""
+    def under(cls, var_dir: Path, key: Path | None = None) -> "Files":
+        """The files of the daemon that uses `var_dir`; the key may be elsewhere."""
         return cls(
             database=var_dir / "db" / "audit.db",
-            key=var_dir / "run" / "audit.key",
+            key=key or var_dir / "run" / "audit.key",
             anchor=var_dir / "log" / "audit.anchor.jsonl",
             mirror=var_dir / "log" / "audit.jsonl",
             log=var_dir / "log" / "ksi.jsonl",
@@ -78,10 +78,16 @@ class Files(NamedTuple):
         )
 
     @property
+    def key_is_under_var(self) -> bool:
+        """Whether the key is where it is without the setting `audit_key_file`."""
+        return self.key == Files.under(self.database.parent.parent).key
+
+    @property
     def recovery_hint(self) -> str:
         """What an operator can do about an audit that is broken."""
+        key = "" if self.key_is_under_var else f" --key '{self.key}'"
         return (
-            f"`python -m ksi_daemon.audit verify '{self.database.parent.parent}' --deep` names the first bad row. "
+            f"`python -m ksi_daemon.audit verify '{self.database.parent.parent}' --deep{key}` names the first bad row. "
             "Restore all of var/ from one backup; or begin a new chain, which sets the old files aside as evidence: "
             "ksi audit new-chain --reason TEXT"
         )

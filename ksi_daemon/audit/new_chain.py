@@ -27,9 +27,9 @@ class NewChain(msgspec.Struct, frozen=True, kw_only=True):
     old_problem: str | None
 
 
-def begin_new_chain(var_dir: Path, *, reason: str, now_s: float) -> NewChain:
+def begin_new_chain(var_dir: Path, *, reason: str, now_s: float, key_file: Path | None = None) -> NewChain:
     """Set the old chain aside and create a new one. After a kill at any step it can be run again. The caller holds the lock."""
-    files = Files.under(var_dir)
+    files = Files.under(var_dir, key_file)
     old_files = _existing_files(files)
     try:
         old_head = read_audit_head(files.core_database)
@@ -47,7 +47,10 @@ def begin_new_chain(var_dir: Path, *, reason: str, now_s: float) -> NewChain:
     }
     aside = _new_folder(var_dir / "audit-set-aside", iso_time(now_s).replace(":", ""))
     for path in old_files:
-        path.rename(aside / path.name)
+        if path == files.key and not files.key_is_under_var:  # it stays where only its owner put it
+            path.rename(path.with_name(f"{path.name}.{aside.name}"))
+        else:
+            path.rename(aside / path.name)
         sync_folder(path.parent)
     sync_folder(aside)
     new_head = create_files(files, now_s, Entry(type="admin", event="audit:new_chain", reason=reason, details=details))

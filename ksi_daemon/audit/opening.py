@@ -26,7 +26,7 @@ from ksi_daemon.audit.entry import COLUMNS, Entry, fields_after_seq
 from ksi_daemon.audit.files import MIGRATIONS, Files, rows_after
 from ksi_daemon.audit.signed_head import SignedHead, sign_head
 from ksi_daemon.audit.witnesses import Witness, read_core_head, witnesses
-from ksi_daemon.errors import BadData
+from ksi_daemon.errors import BadData, BadSettings
 from ksi_daemon.notice import iso_time
 from ksi_daemon.storage.database_file import (
     APPLICATION_ID,
@@ -67,7 +67,17 @@ def open_files(files: Files, now_s: float) -> Opened:
 
 def _begin(files: Files, now_s: float) -> None:
     """The first start. The key is written last: until it exists, nothing was audited and a new start may begin again."""
+    if not files.key.parent.is_dir():
+        raise BadSettings(
+            f"the folder of audit_key_file = {files.key} does not exist or is not a folder. Create it, or change the setting."
+        )
     if not _never_finished(files):
+        elsewhere = Files.under(files.database.parent.parent).key
+        if elsewhere.exists():
+            raise BadData(
+                f"{files.key} (setting audit_key_file) is missing, but this audit has a key in {elsewhere}. "
+                f"Run: mv '{elsewhere}' '{files.key}'"
+            )
         raise BadData(
             f"{files.key} is missing (or the database was not made by an unfinished first start), "
             f"so the audit's checkpoints cannot be checked. {files.recovery_hint}"

@@ -29,7 +29,7 @@ _MISSING = (
 def audit_files(site: Site) -> Iterator[Finding]:
     """The signing key and the checkpoints exist, belong to this user, and are private."""
     name = "audit files"
-    database, key, anchor = _files(site.var)
+    database, key, anchor = _files(site)
     if not any(path.exists() for path in (database, key, anchor)):
         yield Finding(name, "ok", "none yet")
         return
@@ -38,7 +38,8 @@ def audit_files(site: Site) -> Iterator[Finding]:
         problem = _problem(path, size=_KEY_BYTES if path == key else None)
         if problem:
             bad = True
-            yield Finding(name, "fail", f"{path.relative_to(site.var)} {problem[0]}", problem[1])
+            shown = path.relative_to(site.var) if path.is_relative_to(site.var) else path
+            yield Finding(name, "fail", f"{shown} {problem[0]}", problem[1])
     if not bad:
         yield Finding(name, "ok", "database, key and checkpoints exist and are private")
 
@@ -62,7 +63,7 @@ def _problem(path: Path, *, size: int | None) -> tuple[str, str] | None:
 def audit_chain(site: Site) -> Iterator[Finding]:
     """The row of the last checkpoint is in the database, with the signed hash; if the audit is not large, every row is verified."""
     name = "audit chain"
-    database, _, anchor = _files(site.var)
+    database, _, anchor = _files(site)
     if not database.exists() or not anchor.exists():
         yield Finding(name, "ok", "none yet")
         return
@@ -102,7 +103,7 @@ def _verified(name: str) -> Finding:
 def audit_outcomes(site: Site) -> Iterator[Finding]:
     """Every call of the last week that was begun has an outcome, and a known one."""
     name = "audit outcomes"
-    database = _files(site.var)[0]
+    database = _files(site)[0]
     if not database.exists():
         yield Finding(name, "ok", "none yet")
         return
@@ -141,8 +142,13 @@ def frozen_agents(site: Site) -> Iterator[Finding]:
         yield Finding(name, "ok", f"{len(site.agents)}, none frozen")
 
 
-def _files(var: Path) -> tuple[Path, Path, Path]:
-    return var / "db" / "audit.db", var / "run" / "audit.key", var / "log" / "audit.anchor.jsonl"
+def _files(site: Site) -> tuple[Path, Path, Path]:
+    key = site.setting("audit_key_file")
+    return (
+        site.var / "db" / "audit.db",
+        Path(key) if key else site.var / "run" / "audit.key",
+        site.var / "log" / "audit.anchor.jsonl",
+    )
 
 
 def _last_checkpoint(anchor: Path) -> dict[str, Any] | None:
