@@ -1,4 +1,6 @@
-"""Redacts secrets in values before they are logged, audited or shown: by field name and by the shape of the text.
+"""Redacts secrets in values before they are logged, audited or shown: by the name of a field, or beside it, and by the shape of the text.
+
+A secret of no known shape under or beside no known name cannot be recognised (docs/audit.md).
 
 Quantifiers are bounded or possessive where backtracking could be slow, so that long texts are redacted quickly. In doubt text is
 redacted: too much is a nuisance, too little a leak.
@@ -7,7 +9,7 @@ redacted: too much is a nuisance, too little a leak.
 import functools
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,9 +21,11 @@ DEPTH_LIMIT = 8
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 SECRET_WORDS = frozenset({
-    "apikey", "auth", "authorization", "bearer", "cookie", "cookies", "credential", "credentials", "csrf", "jwt", "otp", "pass",
-    "passphrase", "passwd", "password", "passwords", "pin", "pwd", "secret", "secrets", "token", "tokens",
+    "apikey", "auth", "authorization", "bearer", "cookie", "cookies", "cred", "credential", "credentials", "creds", "csrf", "jwt", "otp",
+    "pass", "passcode", "passcodes", "passphrase", "passwd", "password", "passwords", "pin", "pw", "pwd", "secret", "secrets", "token",
+    "tokens", "totp",
 })  # fmt: skip
+SECRET_ENDS = ("apikey", "passcode", "passphrase", "passwd", "password", "secret", "token")  # PGPASSWORD, authtoken
 KEY_WORDS = frozenset({
     "access", "api", "client", "encryption", "hmac", "master", "private", "secret", "service", "session", "signing", "ssh",
 })  # fmt: skip
@@ -32,15 +36,50 @@ ABOUT_WORDS = frozenset({
 })  # fmt: skip
 
 
+# `{"key": "db_password", "value": …}`: the secret is beside its name, under one of the second kind of words.
+NAME_WORDS = frozenset({
+    "attribute", "env", "field", "header", "k", "key", "label", "name", "namespace", "option", "param", "parameter", "property", "setting",
+    "variable",
+})  # fmt: skip
+VALUE_WORDS = frozenset({"content", "contents", "default", "v", "val", "value", "values"})
+PAIR_NAME = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_.-]{0,80}:?")  # `Authorization`, `--password`; not an event's name
+
+
 @functools.lru_cache(maxsize=4096)
 def names_a_secret(name: str) -> bool:
     """Whether a field of this name holds a secret: `api_key`, `accessToken`, `X-Auth-Token`; not `token_id`, not `key`."""
     words = [word.lower() for word in WORD.findall(name[:200])]
     if not words or words[-1] in ABOUT_WORDS:
         return False
-    if any(word in SECRET_WORDS for word in words):
+    if any(word in SECRET_WORDS or word.endswith(SECRET_ENDS) for word in words):
         return True
     return any(word in KEY_WORDS and after in ("key", "keys") for word, after in itertools.pairwise(words))
+
+
+@functools.lru_cache(maxsize=4096)
+def _last_word(name: str) -> str:
+    words = WORD.findall(name[:200])
+    return words[-1].lower() if words else ""
+
+
+def _ends_with_a_secret(name: str) -> bool:
+    """Stricter than `names_a_secret`, for what may be one of a list of names: `db_password`, not `ksi_token_create`."""
+    words = WORD.findall(name[:200].rstrip(":0123456789_-"))
+    return (
+        names_a_secret(name)
+        and bool(words)
+        and names_a_secret(" ".join(words[-2:] if words[-1].lower() in ("key", "keys") else words[-1:]))
+    )
+
+
+def _begins_a_pair(item: Any, index: int, length: int) -> bool:
+    """Whether the next item of a list is the secret that this one names: in `["--password", …]`, `["Authorization", …]`."""
+    if isinstance(item, bytes):
+        item = item.decode("utf-8", "replace")
+    if not isinstance(item, str) or not PAIR_NAME.fullmatch(item):
+        return False
+    is_name = item.startswith("-") or (index % 2 == 0 and length % 2 == 0)
+    return is_name and _ends_with_a_secret(item)
 
 
 def _is_not_secret_value(name: str, value: Any) -> bool:
@@ -90,17 +129,28 @@ VALUE = (
 )
 ASSIGNED = re.compile(
     r"((?:authorization|passphrase|password|passwd|secret|credentials?|api[_-]?key|(?:private|access|signing|encryption|session)[_-]?key"
-    r"|(?:access|refresh|auth|id|session|bearer)[_-]?token|(?<![A-Za-z])(?:token|pwd|pass|auth|pin|otp))"
+    r"|passcode|(?:access|refresh|auth|id|session|bearer)[_-]?token|(?<![A-Za-z])(?:token|pwd|pw|pass|auth|pin|t?otp|creds?))"
     rf"{QUOTE}\s{{0,3}}(?:=>|[:=])\s{{0,3}}+(?:\\{{0,7}}[\"']?(?:basic|bearer|digest|token)\s{{1,3}}+)?+)({VALUE})",
     re.IGNORECASE,
 )
 OWN_VERBS = frozenset({"create", "list", "revoke", "revoked", "rotate", "*"})
-ASSIGNED_MARKS = ("auth", "pass", "pwd", "secret", "credential", "key", "token", "pin", "otp")
+ASSIGNED_MARKS = ("auth", "pass", "pwd", "pw", "secret", "cred", "key", "token", "pin", "otp")
 OPTION = re.compile(
-    r"(--?(?:password|passwd|passphrase|token|secret|api-?key|access-?key|auth)[ \t]{1,20}+)(?!\[redacted\])(\S+)",
+    r"(--?(?:[a-z0-9]{1,30}[-_]){0,3}(?:password|passwd|passphrase|passcode|pwd|pw|token|secret|api-?key|access-?key|auth)"
+    r"[ \t]{1,20}+)(?!\[redacted\])(\S+)",
     re.IGNORECASE,
 )
 COOKIE = re.compile(rf"((?:set-)?cookie{QUOTE}\s{{0,3}}[:=]\s{{0,3}}+)(?!\[redacted\])([^\r\n\"'\\]+)", re.IGNORECASE)
+# `"key": "db_password", "value": "…"`, `key=db_password value=…`, `"Authorization", "Basic …"` in running text; each is
+# redacted only if the name is that of a secret.
+BESIDE = re.compile(
+    rf"((?<![A-Za-z])(?:key|name|field|header|variable|option|setting){QUOTE}\s{{0,3}}[:=]\s{{0,3}}{QUOTE}([^\s\"'\\,;&=]{{1,80}}+)"
+    rf"{QUOTE}\s{{0,3}}[,&;]?\s{{0,3}}{QUOTE}value{QUOTE}\s{{0,3}}[:=]\s{{0,3}}+)({VALUE})",
+    re.IGNORECASE,
+)
+PAIRED = re.compile(
+    rf"([\"'](?=[^\"'\\]{{0,60}}(?i:auth|pass|pw|secret|cred|key|token|pin|otp|cookie))(-{{0,2}}[A-Za-z_][A-Za-z0-9_.-]{{0,60}}+)\\{{0,7}}[\"']\s{{0,3}},\s{{0,3}}b?(?=\\{{0,7}}[\"']))({VALUE})"
+)
 
 
 def hide_shapes(text: str) -> str:
@@ -112,6 +162,8 @@ def hide_shapes(text: str) -> str:
     if any(mark in lower for mark in ASSIGNED_MARKS):
         text = ASSIGNED.sub(_hide_value, text)
         text = OPTION.sub(_hide_value, text)
+        text = BESIDE.sub(_hide_named, text)
+        text = PAIRED.sub(_hide_paired, text)
     return COOKIE.sub(_hide_value, text) if "cookie" in lower else text
 
 
@@ -119,8 +171,20 @@ def _hide_value(found: re.Match[str]) -> str:
     value = found[2]
     if found[1] == "token:" and value in OWN_VERBS:  # the event names of the daemon, not a secret
         return found[0]
+    return found[1] + _opening(value) + HIDDEN
+
+
+def _hide_named(found: re.Match[str]) -> str:
+    return found[1] + _opening(found[3]) + HIDDEN if names_a_secret(found[2]) else found[0]
+
+
+def _hide_paired(found: re.Match[str]) -> str:
+    return found[1] + _opening(found[3]) + HIDDEN if _ends_with_a_secret(found[2]) else found[0]
+
+
+def _opening(value: str) -> str:
     opening = re.match(r"\\{0,7}[\"']?", value)
-    return found[1] + (opening[0] if opening else "") + HIDDEN
+    return opening[0] if opening else ""
 
 
 # All together ------------------------------------------------------------------------------------------------------
@@ -138,19 +202,38 @@ def redact(value: Any, depth: int = 0) -> Any:
         return "[nested too deep]"
     if isinstance(value, Mapping):
         return _mapping(value, depth)
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple):
+        return _sequence(value, depth)
+    if isinstance(value, set | frozenset):
         return [redact(inner, depth + 1) for inner in value]
     return _text(str(value), depth)
 
 
+def _sequence(items: Sequence[Any], depth: int) -> list[Any]:
+    shown: list[Any] = []
+    secret_is_next = False
+    for index, item in enumerate(items):
+        shown.append(HIDDEN if secret_is_next and not isinstance(item, bool | None) else redact(item, depth + 1))
+        secret_is_next = not secret_is_next and _begins_a_pair(item, index, len(items))
+    return shown
+
+
 def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     shown: dict[str, Any] = {}
+    beside = any(
+        isinstance(inner, str)
+        and isinstance(key, str)
+        and _last_word(key) in NAME_WORDS
+        and names_a_secret(inner[:200])
+        for key, inner in value.items()
+    )
     for key, inner in value.items():
         plain = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
         name = _text(plain, DEPTH_LIMIT)
         if name in shown:
             name += f" {len(shown)}"  # two hidden names must not become one entry
-        hidden = names_a_secret(plain) and not _is_not_secret_value(plain, inner)
+        named = names_a_secret(plain) or (beside and _last_word(plain) in VALUE_WORDS)
+        hidden = named and not _is_not_secret_value(plain, inner)
         shown[name] = HIDDEN if hidden else redact(inner, depth + 1)
     return shown
 

@@ -29,6 +29,7 @@ from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.logs.journal import Journal
+from ksi_daemon.logs.redaction import redact
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Home
 from ksi_daemon.principal import Principal
@@ -119,7 +120,9 @@ class Router:
         """
         call_id = new_id()
         if parent is None:
-            context = Context(NO_HOME, self, principal, event, call_id, correlation_id or call_id)
+            context = Context(
+                NO_HOME, self, principal, event, call_id, str(redact(correlation_id)) if correlation_id else call_id
+            )
         else:
             context = Context(
                 NO_HOME, self, principal, event, call_id, parent.correlation_id, parent.call_id, parent.depth + 1

@@ -4,6 +4,7 @@ import base64
 import json
 import random
 import string
+from typing import Any
 
 from tests.live.daemon_process import Daemon
 
@@ -136,3 +137,31 @@ def test_twenty_secrets_go_through_and_none_is_kept(daemon: Daemon) -> None:
     )
     assert leaks == []
     assert any(b"[redacted]" in raw for _, raw in places), "they did come by"
+
+
+def test_secrets_beside_their_names_and_in_identifiers_are_not_kept(daemon: Daemon) -> None:
+    """S05: a state key that names a secret, lists of name and value, a token as correlation id."""
+    daemon.plugin("leaky", LEAKY)
+    daemon.start(KSI_LOG_LEVEL="debug")
+    token = daemon.add_agent("alice")
+    secret = "".join(random.SystemRandom().choice(string.ascii_letters) for _ in range(24))
+    shapes: list[Any] = [
+        {"name": "password", "value": secret},
+        ["Authorization", f"Basic {secret}"],
+        ["--password", secret],
+        {"pw": secret, "passcode": secret},
+        json.dumps({"key": "db_password", "value": secret}),
+    ]
+    with daemon.connect() as connection:
+        connection.send("state:set", {"key": "db_password", "value": secret})
+        for shape in shapes:
+            connection.send("leaky:work", {"text": "x", "options": {"shape": shape}})
+            connection.send("message:publish", {"event": "test:shape", "data": {"shape": shape}})
+        connection.send("system:echo", {"text": "hi"}, correlation_id=token)
+        connection.send("leaky:crash", {"text": "hi"}, correlation_id=token)
+    assert daemon.stop() == 0
+    folders = [*(daemon.var / "log").iterdir(), *(daemon.var / "db").glob("audit.db*")]
+    places = [(path.name, path.read_bytes()) for path in folders]
+    places += [(name, (daemon.folder / name).read_bytes()) for name in ("stdout", "stderr")]
+    assert [name for name, raw in places if secret.encode() in raw or token.encode() in raw] == []
+    assert len(daemon.audit_rows("event = 'leaky:work'")) >= len(shapes), "they did come by"

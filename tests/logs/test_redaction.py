@@ -98,6 +98,60 @@ def test_whatever_stands_under_the_name_of_a_secret_is_hidden() -> None:
                 assert "hunter2" not in redact(json.dumps([{name: value}])), name
 
 
+BESIDE_ITS_NAME: list[Any] = [
+    {"key": "db_password", "value": CORE},
+    {"value": CORE, "namespace": "app", "key": "smtp.password"},
+    {"namespace": "tokens", "key": "k1", "value": [CORE]},
+    {"name": "password", "value": CORE},
+    {"Name": "PGPASSWORD", "Value": {"a": CORE}},
+    {"header": "Authorization", "values": [CORE]},
+    {"env": [{"name": "API_KEY", "value": CORE}]},
+    ["Authorization", "Basic " + CORE],
+    ["Authorization:", CORE],
+    [(b"host", b"h"), (b"authorization", b"Basic " + CORE.encode())],
+    ["Host", "h", "X-Api-Key", CORE],
+    ["--password", CORE],
+    ["curl", "-s", "--db-password", CORE, "https://h.example"],
+    {"pw": CORE},
+    {"passcode": CORE},
+    {"creds": CORE},
+    {"args": json.dumps({"key": "db_password", "value": CORE})},
+    "set " + json.dumps({"key": "db_password", "value": CORE}),
+    "set " + json.dumps(json.dumps({"key": "db_password", "value": CORE})),
+    "ksi send state:set key=db_password value=" + CORE,
+    "headers [('Authorization', 'Basic " + CORE + "')]",
+    "argv ['psql', '--password', '" + CORE + "']",
+    "psql --db-password " + CORE,
+    "pw=" + CORE,
+    "the passcode: " + CORE,
+]
+
+
+def test_a_secret_beside_its_name_is_hidden() -> None:
+    """S05, L069: name and value as two fields, two items of a list, an option and its argument, as structure and as text."""
+    assert [value for value in BESIDE_ITS_NAME if CORE in shown(redact(value))] == []
+    assert redact({"key": "db_password", "value": "x"}) == {"key": "db_password", "value": HIDDEN}
+    assert redact(["--password", "x", "y"]) == ["--password", HIDDEN, "y"]
+
+
+def test_names_beside_each_other_that_are_no_secrets_stay_readable() -> None:
+    """Lists of events and tools, and settings that only count or describe secrets."""
+    readable: list[Any] = [
+        ["token:create", "token:list"],
+        ["ksi_token_create", "ksi_token_list"],
+        ["events/token:*", "read"],
+        ["tokens", "grants", "agents"],
+        {"key": "colour", "value": "red"},
+        {"key": "password_file", "value": "/etc/x"},
+        {"name": "max_tokens", "value": True},
+        {"name": "ksi_token_create", "arguments": {"agent_id": "ada"}},
+        {"key": "k", "value": "v"},
+        "set key=colour value=red",
+        "the words 'secretary', 'boss'",
+    ]
+    assert [value for value in readable if redact(value) != value] == []
+
+
 def test_a_name_or_a_value_that_is_not_secret_stays_readable() -> None:
     """The names of secrets are recognised by whole words; what only describes a secret is not one."""
     readable = [
