@@ -21,6 +21,7 @@ VERBS = {
     "permissions": "permissions",
     "explain": "explain",
     "tools": "tools",
+    "mcp": "mcp",
     "sessions": "sessions",
     "audit": "audit",
     "plugins": "plugins",
