@@ -17,6 +17,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import decode_header_value
 from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
@@ -116,7 +117,7 @@ async def serving(tools: Tools, calls: Calls, log: Any) -> AsyncIterator[Transpo
         server, stateless=True, json_response=True, max_request_body_size=BODY_LIMIT_BYTES
     )
     async with sessions.run(), stateless.run():
-        yield Transports(_owned(sessions), _owned(stateless))
+        yield Transports(_owned(sessions), _owned(stateless), decode_header_value)
 
 
 def _owned(manager: StreamableHTTPSessionManager) -> ASGIApp:

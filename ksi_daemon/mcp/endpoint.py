@@ -16,6 +16,7 @@ from ksi_daemon.config import Settings
 from ksi_daemon.errors import Forbidden, Invalid, KsiError, NotFound, TooMany, Unauthenticated, Unavailable
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
+from ksi_daemon.mcp.message import Rpc, parse_message
 from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object, refusal_headers
 from ksi_daemon.mcp.reply import Reply
 from ksi_daemon.mcp.request import (
@@ -24,11 +25,10 @@ from ksi_daemon.mcp.request import (
     ClientLeft,
     HeaderMismatch,
     Headers,
-    Rpc,
     bearer_token,
+    check_routing_headers,
     header,
     identifier,
-    parse_message,
     read_body,
     refuse_lookalike_headers,
     replay,
@@ -70,7 +70,7 @@ class Endpoint:
         self.streams: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal, rpc = UNKNOWN_CALLER, Rpc(None, None, False)
+        principal, rpc = UNKNOWN_CALLER, Rpc()
         try:
             principal = self._caller(scope["headers"])
             principal = _in_conversation(principal, scope["headers"])
@@ -107,10 +107,8 @@ class Endpoint:
         """Hand the request to the transport that it is for."""
         headers = scope["headers"]
         version, session = header(headers, b"mcp-protocol-version"), header(headers, b"mcp-session-id")
-        if version is None and rpc.version_in_body:
-            raise HeaderMismatch(
-                "the body names a protocol revision in _meta and the header MCP-Protocol-Version is missing"
-            )
+        transports = await self._transports()
+        check_routing_headers(headers, rpc, transports.decoded_header)
         accept = header(headers, b"accept")
         json_only = session is None and (accept is None or ("json" in accept and "event-stream" not in accept))
         stateless = json_only or (session is None and version is None and rpc.method != "initialize")
@@ -123,7 +121,6 @@ class Endpoint:
         reply = Reply(
             self._router, inner, send, rpc, status=not in_session, wait=self._settings().old_era_refusal == "http"
         )
-        transports = await self._transports()
         if stateless:
             await transports.stateless(inner, receive, reply)
         elif scope["method"] == "GET":

@@ -4,8 +4,9 @@ from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
 from ksi_daemon.errors import Invalid, KsiError
+from ksi_daemon.mcp.message import Rpc
 from ksi_daemon.mcp.refusals import error_body, error_object, refusal_headers
-from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, Rpc
+from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL
 from ksi_daemon.routing.router import Router
 
 

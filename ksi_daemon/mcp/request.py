@@ -1,14 +1,12 @@
-"""One HTTP request to the MCP endpoint, read strictly: its identity headers, its body and the JSON-RPC message in it."""
+"""One HTTP request to the MCP endpoint, read strictly: its identity and routing headers, and its body."""
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import msgspec
 from starlette.types import Message, Receive, Scope
 
 from ksi_daemon.errors import Invalid, TooLarge, Unauthenticated
-from ksi_daemon.hygiene.strict_json import is_usable_id, parse_strictly
+from ksi_daemon.mcp.message import NAMED_BY, Rpc
 
 PRINCIPAL = "ksi.principal"  # in the ASGI scope: who calls
 VIEW = "ksi.view"  # in the ASGI scope: the name of the view that the caller looks through, or None
@@ -18,9 +16,6 @@ BODY_LIMIT_BYTES = 4 * 1024 * 1024
 IDENTITY = (b"authorization", b"x-ksi-agent-id", b"x-ksi-conversation-id", b"x-ksi-handshake", b"mcp-session-id")
 ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,64}")
-MESSAGE_KEYS = {"jsonrpc", "id", "method", "params", "result", "error"}
-VERSION_IN_BODY = "io.modelcontextprotocol/protocolVersion"
-
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -30,14 +25,6 @@ class ClientLeft(Exception):
 
 class HeaderMismatch(Exception):
     """A routing header that is missing, sent twice, or different from the body."""
-
-
-class Rpc(msgspec.Struct, frozen=True):
-    """A JSON-RPC message, as far as the endpoint needs to know it."""
-
-    method: str | None
-    id: str | int | None
-    version_in_body: bool  # it names a protocol revision in its `_meta`, as requests since 2026 do
 
 
 def header(headers: Headers, name: bytes) -> str | None:
@@ -53,7 +40,7 @@ def header(headers: Headers, name: bytes) -> str | None:
 def refuse_lookalike_headers(headers: Headers) -> None:
     """Refuse `X_KSI_Agent_ID`: some proxies and servers take it for the real one."""
     for key, _ in headers:
-        if b"_" in key and key.replace(b"_", b"-") in IDENTITY:
+        if b"_" in key and key.replace(b"_", b"-") in IDENTITY + ROUTING:
             raise Invalid(f"the header {key.decode('latin-1')[:40]!r} is not allowed", hint="write it with hyphens")
 
 
@@ -103,27 +90,24 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def parse_message(body: bytes) -> Rpc:
-    """The message in a body. Its details are for the SDK to check; here only what parsers could understand differently."""
-    try:
-        message = parse_strictly(body)
-    except ValueError as error:
-        raise Invalid(f"the body is not a valid JSON document: {str(error)[:200]}") from None
-    if not isinstance(message, dict):
-        raise Invalid("the body must be one JSON-RPC request or notification", hint="batches are not supported")
-    if unknown := message.keys() - MESSAGE_KEYS:
-        raise Invalid(f"a JSON-RPC message has no key {ascii(min(unknown))[:80]}")
-    if "id" in message and not is_usable_id(message["id"]):
-        raise Invalid("id: send text of at most 128 characters or an integer of 64 bits")
-    method = message.get("method")
-    return Rpc(method if isinstance(method, str) else None, message.get("id"), _names_version(message.get("params")))
+def check_routing_headers(headers: Headers, rpc: Rpc, decoded: Callable[[str | None], str | None]) -> None:
+    """Raise `HeaderMismatch` when a routing header contradicts the body: programs on the way may have decided by the header.
+
+    The SDK checks it too, only in the revision 2026-07-28, where the headers may also not be missing.
+    """
+    version, method, name = (header(headers, routing) for routing in ROUTING)
+    if rpc.version is not None and version is None:
+        raise HeaderMismatch(
+            "the body names a protocol revision in _meta and the header MCP-Protocol-Version is missing"
+        )
+    if rpc.version is not None and version != rpc.version:
+        raise HeaderMismatch("the header MCP-Protocol-Version names another revision than the body")
+    if method is not None and method != rpc.method:
+        raise HeaderMismatch("the header Mcp-Method names another method than the body")
+    if name is not None and rpc.method in NAMED_BY and decoded(name) != rpc.name:
+        raise HeaderMismatch(f"the header Mcp-Name differs from {NAMED_BY[rpc.method]} in the body")
 
 
 def with_header(scope: Scope, name: bytes, value: bytes) -> Scope:
     """A copy of the scope with one more header."""
     return {**scope, "headers": [*scope["headers"], (name, value)]}
-
-
-def _names_version(params: Any) -> bool:
-    meta = params.get("_meta") if isinstance(params, dict) else None
-    return isinstance(meta, dict) and VERSION_IN_BODY in meta

@@ -1,5 +1,7 @@
 """What the endpoint hands requests to once the SDK is imported."""
 
+from collections.abc import Callable
+
 import msgspec
 from starlette.types import ASGIApp
 
@@ -9,3 +11,4 @@ class Transports(msgspec.Struct, frozen=True):
 
     sessions: ASGIApp
     stateless: ASGIApp
+    decoded_header: Callable[[str | None], str | None]  # the SDK's reading of a routing header
