@@ -10,7 +10,7 @@ from ksi_client.command.complete import complete_agents, complete_clients, compl
 from ksi_client.command.confirm import can_ask, confirm
 from ksi_client.command.fault import USAGE, Fault
 from ksi_client.command.screen import Screen
-from ksi_client.command.secret import show_secret, show_variable
+from ksi_client.command.secret import show_outside_token, show_secret
 from ksi_client.command.verb import Verb, verb_app
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
@@ -46,33 +46,41 @@ def configure_client(
     context: typer.Context,
     name: _Name,
     client: Annotated[
-        str, typer.Option(metavar="CLIENT", help="claude-code, codex or generic.", autocompletion=complete_clients)
+        str,
+        typer.Option(
+            metavar="CLIENT", help="claude-code, codex, cursor, vscode or generic.", autocompletion=complete_clients
+        ),
     ] = "claude-code",
     transport: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="The transport's name in JSON: streamable-http or http.")
+        str,
+        typer.Option(
+            "--type", metavar="TYPE", help="The transport: streamable-http or http (its name in JSON), or stdio."
+        ),
     ] = "streamable-http",
     conversation: Annotated[
         str | None, typer.Option(metavar="ID", help="Send this conversation's id with each request.")
     ] = None,
     in_environment: Annotated[
         bool | None,
-        typer.Option("--env/--in-file", help="Token from the variable KSI_TOKEN, or in the text. Only codex: --env."),
+        typer.Option(
+            "--env/--in-file",
+            help="Token from the variable KSI_TOKEN (vscode asks for it), or in the text. Default: --env for codex, cursor and vscode.",
+        ),
     ] = None,
     entry: Annotated[str, typer.Option(metavar="NAME", help="The server's name in the file.")] = "ksi",
     write: Annotated[
         bool, typer.Option("--write", help="Merge it into the client's file instead of printing.")
     ] = False,
     file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="With --write: this file (else .mcp.json, config.toml of Codex).")
+        str | None, typer.Option(metavar="PATH", help="With --write: this file (else the client's own).")
     ] = None,
 ) -> None:
     """Create a token and print the config with which an MCP client connects as this agent; --write merges it into a file."""
-    from ksi_client.command.client_config import TRANSPORT_TYPES, config_file, refuse_unknown_client
+    from ksi_client.command.client_config import config_file, refuse_unknown_client, refuse_unknown_type
 
     screen: Screen = context.obj
     refuse_unknown_client(client)
-    if transport not in TRANSPORT_TYPES:
-        raise Fault(f"there is no type {transport!r}", exit_code=USAGE, hint=f"one of {', '.join(TRANSPORT_TYPES)}")
+    refuse_unknown_type(transport)
     if file is not None and not write:
         raise Fault("--file is for --write", exit_code=USAGE, hint="add --write, or redirect the output")
     wanted = {
@@ -93,7 +101,7 @@ def configure_client(
         return
     sys.stdout.write(answer["text"])
     if answer.get("token") is not None:
-        show_variable(answer)
+        show_outside_token(answer)
     screen.note(f"its token: {answer['credential_id']}; to revoke it: ksi tokens revoke {answer['credential_id']}")
 
 
@@ -110,7 +118,7 @@ def _write_config(screen: Screen, path: Path, wanted: dict[str, Any]) -> None:
         screen.line(f"wrote the entry {visible(str(wanted['entry_name']))} into {visible(str(path))}")
     show_file_notes(screen, done)
     if done.answer.get("token") is not None and not screen.json:
-        show_variable(done.answer)
+        show_outside_token(done.answer)
 
 
 @app.command("ls", cls=Verb)

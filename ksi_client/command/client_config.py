@@ -7,13 +7,19 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ksi_client.command.fault import BAD_DATA, USAGE, Fault
 
-CLIENTS = ("claude-code", "codex", "generic")
-TRANSPORT_TYPES = ("streamable-http", "http")
+CLIENTS = ("claude-code", "codex", "cursor", "vscode", "generic")
+TRANSPORT_TYPES = ("streamable-http", "http", "stdio")
+PROJECT_FILES = {
+    "claude-code": Path(".mcp.json"),
+    "cursor": Path(".cursor/mcp.json"),
+    "vscode": Path(".vscode/mcp.json"),
+}
 DEFAULT_INDENT = "  "
 
 
@@ -24,7 +30,7 @@ def config_file(client: str, chosen: Path | None) -> Path:
         raise Fault("a generic client has no file that is known here", exit_code=USAGE, hint="name it: --file PATH")
     if chosen is None:
         codex_folder = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
-        chosen = codex_folder / "config.toml" if client == "codex" else Path(".mcp.json")
+        chosen = codex_folder / "config.toml" if client == "codex" else PROJECT_FILES[client]
     absolute = chosen.expanduser().absolute()
     return absolute.parent.resolve() / absolute.name  # the name itself may be a link, which is refused later
 
@@ -37,28 +43,53 @@ def refuse_unknown_client(client: str) -> None:
 
 def servers_key(client: str) -> str:
     """The key of the file under which the servers are."""
-    return "mcp_servers" if client == "codex" else "mcpServers"
+    return {"codex": "mcp_servers", "vscode": "servers"}.get(client, "mcpServers")
 
 
-def merged(path: Path, text: str | None, *, client: str, entry_name: str, entry: dict[str, Any]) -> str:
-    """The file's text with this entry, new or in place of one of the same name. The path is for messages only."""
+def refuse_unknown_type(transport: str) -> None:
+    """A usage error for a transport that is not one of TRANSPORT_TYPES."""
+    if transport not in TRANSPORT_TYPES:
+        raise Fault(f"there is no type {transport!r}", exit_code=USAGE, hint=f"one of {', '.join(TRANSPORT_TYPES)}")
+
+
+def merged(
+    path: Path,
+    text: str | None,
+    *,
+    client: str,
+    entry_name: str,
+    entry: dict[str, Any],
+    inputs: Sequence[dict[str, Any]] = (),
+) -> str:
+    """The file's text with this entry and its inputs, new or in place of those of the same name. The path is for messages only."""
     if client == "codex":
         return _merged_toml(path, text or "", entry_name, entry)
-    return _merged_json(path, text or "", entry_name, entry)
+    return _merged_json(path, text or "", servers_key(client), {entry_name: entry}, inputs)
 
 
-def _merged_json(path: Path, text: str, entry_name: str, entry: dict[str, Any]) -> str:
+def _merged_json(
+    path: Path, text: str, key: str, servers: dict[str, Any], inputs: Sequence[dict[str, Any]] = ()
+) -> str:
     try:
         document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse) if text.strip() else {}
-        if not isinstance(document, dict) or not isinstance(document.setdefault("mcpServers", {}), dict):
-            raise ValueError("the file, or its mcpServers, is not an object")
-        document["mcpServers"][entry_name] = entry
+        if not isinstance(document, dict) or not isinstance(document.setdefault(key, {}), dict):
+            raise ValueError(f"the file, or its {key}, is not an object")
+        document[key] |= servers
+        if inputs:
+            document["inputs"] = _with_inputs(document.get("inputs", []), inputs)
         indent = re.match(r"\s*\{\s*?\n([ \t]+)", text)
         new = json.dumps(document, indent=indent[1] if indent else DEFAULT_INDENT, ensure_ascii=False, allow_nan=False)
         new.encode()  # fails for half a surrogate pair
     except (ValueError, RecursionError) as error:
         _refuse_to_merge(path, "JSON", error)
     return new + "\n"
+
+
+def _with_inputs(present: Any, wanted: Sequence[dict[str, Any]]) -> list[Any]:
+    if not isinstance(present, list) or not all(isinstance(one, dict) for one in present):
+        raise ValueError("its inputs is not a list of objects")
+    ids = {one["id"] for one in wanted}
+    return [one for one in present if one.get("id") not in ids] + list(wanted)
 
 
 def _merged_toml(path: Path, text: str, entry_name: str, entry: dict[str, Any]) -> str:

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ksi_client.command.client_config import config_file, servers_key
+from ksi_client.command.client_config import config_file, refuse_unknown_type, servers_key
 from ksi_client.command.complete import complete_agents, complete_clients, complete_profiles
 from ksi_client.command.connection_setup import DEFAULT_ENTRY, SetUp, set_up, show_file_notes
 from ksi_client.command.fault import CONFLICT, Fault
 from ksi_client.command.screen import Screen
-from ksi_client.command.secret import show_variable
+from ksi_client.command.secret import show_outside_token
 from ksi_client.command.secret_file import SecretFile
 from ksi_client.command.verb import Verb, verb_app
 from ksi_client.errors import KsiError
@@ -26,7 +26,9 @@ def connect(
     context: typer.Context,
     client: Annotated[
         str,
-        typer.Argument(metavar="CLIENT", help="claude-code, codex or generic.", autocompletion=complete_clients),
+        typer.Argument(
+            metavar="CLIENT", help="claude-code, codex, cursor, vscode or generic.", autocompletion=complete_clients
+        ),
     ],
     agent: Annotated[
         str | None,
@@ -43,19 +45,31 @@ def connect(
         typer.Option(help="Profile of a new agent (default: standard).", autocompletion=complete_profiles),
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The client's file (else .mcp.json, config.toml of Codex).")
+        str | None, typer.Option(metavar="PATH", help="The client's file (else the one it reads by itself).")
     ] = None,
     in_environment: Annotated[
         bool | None,
-        typer.Option("--env/--in-file", help="Token from the variable KSI_TOKEN, or in the file. Only codex: --env."),
+        typer.Option(
+            "--env/--in-file",
+            help="Token from the variable KSI_TOKEN (vscode asks for it), or in the file. Default: --env for codex, cursor, vscode.",
+        ),
     ] = None,
+    transport: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="streamable-http or http (its name in JSON), or stdio.")
+    ] = "streamable-http",
 ) -> None:
     """Add an agent and write its config into a client's file. Again for the same file: replaces the entry and its token."""
     screen: Screen = context.obj
     path = config_file(client, None if file is None else Path(file))
+    refuse_unknown_type(transport)
     with SyncClient() as ksi, SecretFile(path) as target:
         choice = _AgentChoice(ksi, screen, client, agent, profile)
-        wanted = {"client": client, "entry_name": DEFAULT_ENTRY, "token_in_environment": in_environment}
+        wanted = {
+            "client": client,
+            "type": transport,
+            "entry_name": DEFAULT_ENTRY,
+            "token_in_environment": in_environment,
+        }
         try:
             done = set_up(ksi, screen, target, agent_of=choice.agent_id, wanted=wanted)
         except BaseException:
@@ -64,7 +78,9 @@ def connect(
     undo = _undo_commands(client, done, added=choice.added)
     if screen.json:
         backup = None if done.replaced.backup is None else str(done.replaced.backup)
-        answer = {name: value for name, value in done.answer.items() if name not in ("text", "entry", "format")}
+        answer = {
+            name: value for name, value in done.answer.items() if name not in ("text", "entry", "format", "inputs")
+        }
         screen.document(
             answer
             | {"agent_added": choice.added, "file": str(path), "backup": backup, "revoked": done.revoked, "undo": undo}
@@ -73,7 +89,7 @@ def connect(
         _show(screen, client, done, added=choice.added, undo=undo)
     show_file_notes(screen, done)
     if done.answer.get("token") is not None and not screen.json:
-        show_variable(done.answer)
+        show_outside_token(done.answer)
 
 
 class _AgentChoice:
@@ -170,5 +186,7 @@ def _show(screen: Screen, client: str, done: SetUp, *, added: bool, undo: list[s
 _TRY = {
     "claude-code": "claude    # in this folder; approve the server ksi; /mcp shows it",
     "codex": "codex    # with KSI_TOKEN set if the token is not in the file; /mcp shows the server ksi",
+    "cursor": "open this folder in Cursor, which needs KSI_TOKEN if the token is not in the file; its settings list the server ksi",
+    "vscode": "open this folder in VS Code and start the server ksi in .vscode/mcp.json; it asks for the token once",
     "generic": "start the client; its tools are called ksi_…",
 }

@@ -55,7 +55,9 @@ def set_up(
     earlier = earlier_tokens(ksi, label)
     answer = ksi.send("agent:config", wanted | {"agent_id": agent_of(earlier), "label": label})
     try:
-        text = merged(file.path, file.text, client=client, entry_name=entry_name, entry=answer["entry"])
+        text = merged(
+            file.path, file.text, client=client, entry_name=entry_name, entry=answer["entry"], inputs=answer["inputs"]
+        )
         replaced = file.replace(text)
     except BaseException:
         _revoke(ksi, screen, answer["credential_id"], what="the new, unused token")

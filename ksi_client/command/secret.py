@@ -19,7 +19,11 @@ def show_secret(screen: Screen, answer: Mapping[str, Any]) -> None:
     screen.note("the token is shown only once: store it now")
 
 
-def show_variable(answer: Mapping[str, Any]) -> None:
-    """Print the token that the client takes from its environment to stderr, also with --quiet: stdout holds the config."""
+def show_outside_token(answer: Mapping[str, Any]) -> None:
+    """Print the token that is not in the config to stderr, also with --quiet: stdout holds the config."""
+    if answer.get("token_input") is not None:
+        print(f"token: {answer['token']}", file=sys.stderr)
+        print("  the client asks for it when it first starts the server; it is shown only once", file=sys.stderr)
+        return
     print(f"export {answer['token_variable']}={answer['token']}", file=sys.stderr)
     print("  the client needs this variable; the token is shown only once: store it now", file=sys.stderr)

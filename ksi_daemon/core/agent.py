@@ -3,9 +3,9 @@
 from typing import Any
 
 from ksi_daemon.agents.client_config import (
-    READS_TOKEN_FROM_ENVIRONMENT,
-    TOKEN_VARIABLE,
+    KEEPS_TOKEN_OUTSIDE,
     Client,
+    Connection,
     Format,
     TransportType,
     render,
@@ -69,13 +69,17 @@ async def register(ctx: Context, params: Register) -> Registered:
 class Config(Params):
     agent_id: str = NAME
     client: Client = Field("claude-code", description="Which client the configuration is for.")
-    type: TransportType = Field("streamable-http", description="The transport's name in JSON; some clients want http.")
+    type: TransportType = Field(
+        "streamable-http",
+        description="The transport's name in JSON; some clients want http. With stdio the client starts the bridge.",
+    )
     conversation_id: str | None = Field(
         None, pattern=ID, description="Send this conversation with each request, and bind the token to it."
     )
     token_in_environment: bool | None = Field(
         None,
-        description="Whether the client takes the token from the variable KSI_TOKEN and not from the text. Default: only codex.",
+        description="Whether the token is not in the text: the client takes it from the variable KSI_TOKEN, or asks for it "
+        "(vscode). Default: codex, cursor and vscode.",
     )
     entry_name: str = Field("ksi", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The server's name in the file.")
     label: str = Field("", max_length=100, description="Label of the token. Default: the client's name.")
@@ -91,6 +95,8 @@ class Configured(Result):
     credential_id: str = Field(description="The id of the token made for it.")
     token: str | None = Field(description="The token, shown this once, if it is not in the text.")
     token_variable: str | None = Field(description="The variable that must hold the token when the client starts.")
+    token_input: str | None = Field(description="The input for which the client asks the user for the token.")
+    inputs: list[dict[str, Any]] = Field(description="The inputs of the file, for merging into it.")
     url: str
 
 
@@ -102,17 +108,19 @@ async def config(ctx: Context, params: Config) -> Configured:
     )
     in_environment = params.token_in_environment
     if in_environment is None:
-        in_environment = READS_TOKEN_FROM_ENVIRONMENT[params.client]
+        in_environment = KEEPS_TOKEN_OUTSIDE[params.client]
     url = ctx.capability(Control).mcp_url
     rendered = render(
         params.client,
-        entry_name=params.entry_name,
-        url=url,
-        agent_id=params.agent_id,
-        token=token,
-        token_in_environment=in_environment,
-        transport_type=params.type,
-        conversation_id=params.conversation_id,
+        Connection(
+            entry_name=params.entry_name,
+            url=url,
+            agent_id=params.agent_id,
+            token=token,
+            token_outside=in_environment,
+            transport_type=params.type,
+            conversation_id=params.conversation_id,
+        ),
     )
     return Configured(
         agent_id=params.agent_id,
@@ -123,7 +131,9 @@ async def config(ctx: Context, params: Config) -> Configured:
         entry=rendered.entry,
         credential_id=credential_id,
         token=token if in_environment else None,
-        token_variable=TOKEN_VARIABLE if in_environment else None,
+        token_variable=rendered.token_variable,
+        token_input=rendered.token_input,
+        inputs=rendered.inputs,
         url=url,
     )
 

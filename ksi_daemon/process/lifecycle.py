@@ -82,7 +82,7 @@ def greet(control: Control) -> None:
         f"  log      {control.read.settings.var_dir / 'log' / 'ksi.jsonl'}\n"
         "Next, in another terminal:\n"
         f"  {command} status                          show its state\n"
-        f"  {command} connect claude-code             let Claude Code in this folder use it (or codex, generic)\n"
+        f"  {command} connect claude-code             let Claude Code in this folder use it (or codex, cursor, vscode, generic)\n"
         f"  {command} agents add NAME                 add an agent and get its token\n"
         f"  {command} send system:echo text=hello     send an event\n"
         f"  {command} events ls                       list the events\n"

@@ -159,6 +159,7 @@ class FakeDaemon:
                 "client": data["client"],
                 "text": "{}\n",
                 "entry": {"url": "http://127.0.0.1:1/mcp"},
+                "inputs": [],
                 "credential_id": "t3",
                 "token": None,
                 "url": "http://127.0.0.1:1/mcp",

@@ -50,6 +50,26 @@ def test_a_json_file_that_does_not_parse_or_would_lose_something_is_refused() ->
         assert refused.value.hint is not None
 
 
+def test_a_file_of_vscode_keeps_its_other_servers_and_inputs() -> None:
+    """K006."""
+    entry = {"type": "http", "url": "http://127.0.0.1:1/mcp"}
+    asked = {"type": "promptString", "id": "ksi-token", "password": True}
+
+    def merged_vscode(text: str, inputs: list[dict[str, object]]) -> str:
+        return merged(PATH, text, client="vscode", entry_name="ksi", entry=entry, inputs=inputs)
+
+    assert json.loads(merged_vscode("", [asked])) == {"servers": {"ksi": entry}, "inputs": [asked]}
+    assert json.loads(merged_vscode("", [])) == {"servers": {"ksi": entry}}
+    mine, stale = {"id": "mine"}, {"id": "ksi-token", "type": "pickString"}
+    before = json.dumps({"inputs": [stale, mine], "servers": {"a": {"command": "x"}, "ksi": {}}})
+    after = merged_vscode(before, [asked])
+    assert json.loads(after) == {"inputs": [mine, asked], "servers": {"a": {"command": "x"}, "ksi": entry}}
+    assert merged_vscode(after, [asked]) == after
+    for text in ('{"servers": []}', '{"inputs": {}}', '{"inputs": [1]}'):
+        with case(text), pytest.raises(Fault, match="cannot be merged as JSON"):
+            merged_vscode(text, [asked])
+
+
 def test_a_toml_file_keeps_its_other_entries_their_order_and_comments() -> None:
     others = [
         "",
@@ -97,6 +117,8 @@ def test_each_client_has_its_file_and_another_may_be_chosen(tmp_path: Path, monk
     monkeypatch.delenv("CODEX_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert config_file("claude-code", None) == tmp_path / ".mcp.json"
+    assert config_file("cursor", None) == tmp_path / ".cursor" / "mcp.json"
+    assert config_file("vscode", None) == tmp_path / ".vscode" / "mcp.json"
     assert config_file("codex", None) == tmp_path / "home" / ".codex" / "config.toml"
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
     assert config_file("codex", None) == tmp_path / "codex" / "config.toml"

@@ -1,6 +1,7 @@
 """`ksi agents config`, `ksi connect` and `ksi tools` against the real daemon."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -164,6 +165,49 @@ def test_connect_takes_a_name_a_profile_and_the_token_from_the_environment(
     assert claude["undo"][0] == f"ksi tokens revoke {claude['credential_id']}"
     assert ksi("connect", "generic").returncode == 2
     assert ksi("connect", "generic", "--file", "any.json").returncode == 0
+
+
+@pytest.mark.usefixtures("running")
+def test_cursor_and_vscode_are_connected_in_their_own_files_without_the_token_in_them(ksi: Ksi, tmp_path: Path) -> None:
+    """K006."""
+    cursor = ksi("connect", "cursor")
+    assert cursor.returncode == 0, cursor.stderr
+    entry = entry_in(tmp_path / ".cursor" / "mcp.json")
+    assert entry["headers"] == {"X-KSI-Agent-ID": "cursor", "Authorization": "Bearer ${env:KSI_TOKEN}"}
+    (token,) = re.findall(r"^export KSI_TOKEN=(\S+)$", cursor.stderr, re.MULTILINE)
+    assert ksi(*ECHO, T=token).returncode == 0
+    vscode = ksi("connect", "vscode")
+    document = json.loads((tmp_path / ".vscode" / "mcp.json").read_text())
+    assert document["servers"]["ksi"]["headers"]["Authorization"] == "Bearer ${input:ksi-token}"
+    assert [asked["id"] for asked in document["inputs"]] == ["ksi-token"]
+    (token,) = re.findall(r"^token: (\S+)$", vscode.stderr, re.MULTILINE)
+    assert ksi(*ECHO, T=token).returncode == 0
+    assert "servers.ksi" in vscode.stdout
+    assert ksi("connect", "vscode", "--type", "sse").returncode == 2
+    again = json.loads(ksi("connect", "vscode", "--in-file", "--json").stdout)
+    assert (again["agent_added"], len(again["revoked"]), again["token"]) == (False, 1, None)
+
+
+@pytest.mark.usefixtures("running")
+def test_the_command_of_a_stdio_config_serves_the_agent(ksi: Ksi, tmp_path: Path) -> None:
+    """What is written into the file works as it stands, in a folder that is not ours (L080)."""
+    (tmp_path / "ksi_client.py").write_text("raise SystemExit('a module of a stranger was run')\n")
+    done = ksi("connect", "claude-code", "--type", "stdio")
+    assert done.returncode == 0, done.stderr
+    entry = entry_in(tmp_path / ".mcp.json")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    arguments = {"name": "ksi_system_echo", "arguments": {"text": "hi"}}
+    served = subprocess.run(
+        [entry["command"], *entry["args"]],
+        input=json.dumps(call | {"params": arguments}) + "\n",
+        env=os.environ | entry["env"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (served.returncode, served.stderr) == (0, "")
+    assert json.loads(served.stdout)["result"]["structuredContent"] == {"text": "hi"}
 
 
 @pytest.mark.usefixtures("running")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import tomllib
 
 import pytest
@@ -210,6 +211,64 @@ async def test_a_config_for_codex_is_toml_and_names_the_variable_unless_asked_ot
         made = await hub.call("agent:config", agent_id="bot", client="codex", token_in_environment=False)
         assert made["entry"]["http_headers"]["Authorization"].startswith("Bearer ksi_")
         assert (made["token"], "bearer_token_env_var" in made["entry"]) == (None, False)
+
+
+async def test_configs_for_cursor_and_vscode_keep_the_token_out_of_the_file_unless_asked_otherwise() -> None:
+    """K006: Cursor replaces ${env:…}, VS Code asks for an input and keeps it."""
+    async with running() as hub:
+        hub.hub.control.url = "http://127.0.0.1:8080"
+        await add_agent(hub)
+        for client, key, reference in (
+            ("cursor", "mcpServers", "${env:KSI_TOKEN}"), ("vscode", "servers", "${input:hub-token}"),
+        ):  # fmt: skip
+            with case(client):
+                made = await hub.call("agent:config", agent_id="bot", client=client, entry_name="hub")
+                remote = {
+                    "url": "http://127.0.0.1:8080/mcp",
+                    "headers": {"X-KSI-Agent-ID": "bot", "Authorization": f"Bearer {reference}"},
+                }
+                assert made["entry"] == ({"type": "http"} if client == "vscode" else {}) | remote
+                document = json.loads(made["text"])
+                assert document.pop(key) == {"hub": made["entry"]}
+                assert document == ({"inputs": made["inputs"]} if made["inputs"] else {})
+                assert made["token"] not in made["text"]
+                assert hub.hub.rights.credentials.principal(made["token"], transport="http").agent_id == "bot"
+                inside = await hub.call("agent:config", agent_id="bot", client=client, token_in_environment=False)
+                assert inside["entry"]["headers"]["Authorization"].startswith("Bearer ksi_")
+                assert (inside["token"], inside["inputs"], "inputs" in inside["text"]) == (None, [], False)
+        asked = await hub.call("agent:config", agent_id="bot", client="vscode")
+        assert (asked["token_variable"], asked["token_input"]) == (None, "ksi-token")
+        assert asked["inputs"] == [
+            {"type": "promptString", "id": "ksi-token", "description": "KSI token of the agent bot", "password": True}
+        ]
+
+
+async def test_each_client_can_start_the_bridge_instead_and_gives_it_the_token_in_its_environment() -> None:
+    """L080: the token is never on a command line, where every process of the machine could read it."""
+    async with running() as hub:
+        hub.hub.control.url = "http://127.0.0.1:8080"
+        await add_agent(hub)
+        for client, outside in (
+            ("claude-code", {"env": {"KSI_TOKEN": "${KSI_TOKEN}"}}),
+            ("codex", {"env_vars": ["KSI_TOKEN"]}),
+            ("cursor", {"env": {"KSI_TOKEN": "${env:KSI_TOKEN}"}}),
+            ("vscode", {"env": {"KSI_TOKEN": "${input:ksi-token}"}}),
+            ("generic", {"env": {"KSI_TOKEN": "${KSI_TOKEN}"}}),
+        ):
+            with case(client):
+                wanted = {"agent_id": "bot", "client": client, "type": "stdio", "conversation_id": "c-1"}
+                made = await hub.call("agent:config", **wanted, token_in_environment=True)
+                assert made["entry"] == outside | ({} if client == "codex" else {"type": "stdio"}) | {
+                    "command": sys.executable,
+                    "args": [
+                        "-P", "-m", "ksi_client", "mcp", "stdio", "--url", "http://127.0.0.1:8080/mcp",
+                        "--agent", "bot", "--conversation", "c-1",
+                    ],
+                }  # fmt: skip
+                assert made["token"] not in made["text"]
+                made = await hub.call("agent:config", **wanted, token_in_environment=False)
+                assert made["entry"]["env"]["KSI_TOKEN"].startswith("ksi_")
+                assert "ksi_" not in "".join(made["entry"]["args"]).replace("ksi_client", "")
 
 
 async def test_a_config_is_the_operators_to_ask_for_and_only_for_an_agent_that_exists() -> None:
