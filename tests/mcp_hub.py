@@ -13,6 +13,7 @@ from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.plugin import Plugin
 from ksi_daemon.testing import TestHub, running
 from ksi_daemon.web.app import make_app, own_hosts
+from ksi_daemon.web.http_protocol import HttpLimits
 from ksi_daemon.web.listener import bind, serving
 from tests.in_process import soon
 
@@ -88,7 +89,9 @@ class McpHub:
 
 
 @asynccontextmanager
-async def serving_mcp(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[McpHub]:
+async def serving_mcp(
+    *plugins: Path | Plugin, limits: HttpLimits | None = None, **settings: Any
+) -> AsyncIterator[McpHub]:
     """A hub with these plugins, behind the listener that the daemon uses."""
     async with running(*plugins, **settings) as hub:
         inner = hub.hub
@@ -97,5 +100,5 @@ async def serving_mcp(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator
         listener = bind("127.0.0.1", 0, inner.control.read.settings.var_dir / "run" / "http_port")
         port = listener.getsockname()[1]
         app = make_app(lambda: "ready", own_hosts(port), lambda: service.endpoint)
-        async with serving(app, listener), httpx2.AsyncClient(timeout=30) as http:
+        async with serving(app, listener, limits=limits), httpx2.AsyncClient(timeout=30) as http:
             yield McpHub(hub, service, port, http)
