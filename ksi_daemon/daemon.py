@@ -23,6 +23,7 @@ from ksi_daemon.gate.resolvers import Resolvers
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.logs.journal import Journal
 from ksi_daemon.logs.log import Log
+from ksi_daemon.mcp.handshakes import Handshakes
 from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.operator_socket.server import OperatorSocket
 from ksi_daemon.plugin_host.loader import Loader
@@ -37,6 +38,7 @@ from ksi_daemon.routing.deadlines import Deadlines
 from ksi_daemon.routing.recorder import Recorder
 from ksi_daemon.routing.route import Limits
 from ksi_daemon.routing.router import Router
+from ksi_daemon.storage import mcp_sessions
 from ksi_daemon.storage.agents import SqliteAgents
 from ksi_daemon.storage.audit_head import AuditHead
 from ksi_daemon.storage.migrations import MIGRATIONS
@@ -117,6 +119,9 @@ async def open_hub(
         background.start("the credentials' upkeep", lambda: keep_credentials(rights.credentials))
         if threading.current_thread() is threading.main_thread():
             await stack.enter_async_context(watchdog.watching())
+        sessions = await stack.enter_async_context(
+            open_database(settings.var_dir / "db" / "mcp_sessions.db", mcp_sessions.MIGRATIONS)
+        )
         mcp = McpService(
             router,
             gate,
@@ -124,7 +129,9 @@ async def open_hub(
             log.logger,
             settings=lambda: control.read.settings,
             views=lambda: loader.views(),  # noqa: PLW0108 - the loader is made below, and is given this service
+            handshakes=Handshakes(mcp_sessions.SqliteHandshakes(sessions)),
         )
+        background.start("the clean-up of handshakes", mcp.handshakes.clean_up)
         inner = {
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
             Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database), McpService: mcp,

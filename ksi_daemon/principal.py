@@ -20,6 +20,7 @@ class Principal(msgspec.Struct, frozen=True):
     completion_id: str | None = None
     credential_id: str | None = None
     session_id: str | None = None
+    resumes: bool = False  # whether the completion's model has the history of its conversation
     ceiling: str | None = None  # the profile that its rights may not exceed, whatever the agent holds
     default_view: str | None = None  # what the plain MCP address shows; all tools without one
     listener_of: str | None = None  # the plugin whose listener acts with this principal's rights

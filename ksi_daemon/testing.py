@@ -48,12 +48,15 @@ class TestHub:
 
 @asynccontextmanager
 async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[TestHub]:
-    """A daemon with these plugins (folders or objects) and settings. Raises if a plugin breaks a rule of the plugin API."""
+    """A daemon with these plugins (folders or objects) and settings. Raises if a plugin breaks a rule of the plugin API.
+
+    Its data is in a folder of its own, deleted at the end; `var_dir=` names one that stays.
+    """
     with tempfile.TemporaryDirectory(prefix="ksi-test-") as folder:
-        var_dir = Path(folder) / "var"
+        var_dir = settings.setdefault("var_dir", Path(folder) / "var")
         prepare(var_dir)
         read = SettingsRead(
-            settings=Settings(var_dir=var_dir, **settings),
+            settings=Settings(**settings),
             config_file=Path(folder) / "ksi.toml",
             sources={},
             warnings=[],

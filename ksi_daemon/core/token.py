@@ -21,6 +21,9 @@ class Create(Params):
     )
     conversation_id: str | None = Field(None, pattern=ID, description="Bind it to one conversation.")
     completion_id: str | None = Field(None, pattern=ID, description="Bind it to one completion of that conversation.")
+    resumes: bool = Field(
+        False, description="Whether that completion's model has the conversation's history; then its list may be thin."
+    )
     ceiling: str | None = Field(
         None, max_length=32, description="A profile that its holder's rights do not exceed, whatever the agent may do."
     )
@@ -49,6 +52,7 @@ async def create(ctx: Context, params: Create) -> Created:
         label=params.label,
         conversation_id=params.conversation_id,
         completion_id=params.completion_id,
+        resumes=params.resumes,
         default_view=params.view,
         ceiling=None if params.ceiling is None else find_profile(rights.profiles, params.ceiling).name,
         created_at=now,

@@ -69,6 +69,7 @@ class Credentials:
             conversation_id=credential.conversation_id,
             completion_id=credential.completion_id,
             credential_id=credential.credential_id,
+            resumes=credential.resumes,
             default_view=credential.default_view,
             ceiling=credential.ceiling,
             session_id=credential.credential_id if credential.kind == "session" else None,

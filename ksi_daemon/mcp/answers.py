@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from ksi_daemon.errors import Forbidden, Internal, KsiError, NotFound, NotVisible
+from ksi_daemon.errors import Forbidden, Internal, Invalid, KsiError, NotFound, NotVisible
 from ksi_daemon.mcp.refusals import INVALID_PARAMS, error_object, is_refusal, refused_tool
 from ksi_daemon.mcp.tools import OfferedTool
 from ksi_daemon.principal import Principal
@@ -59,7 +59,10 @@ def failure(
     if is_refusal(error):
         refused = refused_tool(error, name, principal.agent_id)
         return Refusal(refused, error_object(refused))
-    return Answer(_encode(error.as_dict()).decode(), None, is_error=True)
+    details = error.as_dict()
+    if tool is not None and isinstance(error, Invalid) and not error.by_handler:
+        details |= {"inputSchema": tool.full.wire["inputSchema"]}  # the caller may know only the thin definition
+    return Answer(_encode(details).decode(), None, is_error=True)
 
 
 def _in_dialect(view: View, tool: OfferedTool | None, name: str, error: KsiError, log: Any) -> Failure | None:

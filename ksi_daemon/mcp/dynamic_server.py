@@ -33,12 +33,15 @@ from ksi_daemon import __version__
 from ksi_daemon.errors import KsiError
 from ksi_daemon.mcp.answers import Answer, Refusal, failure, success
 from ksi_daemon.mcp.calls import Calls
-from ksi_daemon.mcp.refusals import INVALID_PARAMS
+from ksi_daemon.mcp.listing import Listings
+from ksi_daemon.mcp.refusals import INVALID_PARAMS, error_object
 from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, VIEW
 from ksi_daemon.mcp.tools import OfferedTool, Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.principal import Principal
+from ksi_daemon.storage.mcp_sessions import HandshakeKind
 
+CLIENT_LIMIT = 100
 PAGE = 200  # tools in one answer
 BODY_LIMIT_BYTES = 2**31  # the endpoint has read the body already, within its own limit
 
@@ -53,11 +56,12 @@ Context = ServerRequestContext[Any]
 class DynamicServer:
     """Answers `tools/list` and `tools/call` on the state of the moment."""
 
-    def __init__(self, tools: Tools, calls: Calls, log: Any) -> None:
+    def __init__(self, tools: Tools, listings: Listings, calls: Calls, log: Any) -> None:
         self._tools = tools
+        self._listings = listings
         self._calls = calls
         self._log = log
-        self._definitions: dict[tuple[str | None, str], tuple[OfferedTool, Tool]] = {}  # by view and name
+        self._definitions: dict[tuple[str, str | None, str], tuple[OfferedTool, Tool]] = {}  # by kind, view and name
         self.server: Server[Any] = Server(
             "ksi",
             version=__version__,
@@ -71,12 +75,18 @@ class DynamicServer:
         self.server.middleware.clear()  # only spans for OpenTelemetry, which nothing collects
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        scope = _scope(context)
-        visible = self._tools.visible(scope[PRINCIPAL], scope[VIEW])
-        start = _position(params.cursor, visible) if params is not None and params.cursor is not None else 0
-        page = visible[start : start + PAGE]
+        scope, client = _scope(context), _client(context)
+        try:
+            listing = await self._listings.make(scope, client=client)
+            visible = listing.tools
+            start = _position(params.cursor, visible) if params is not None and params.cursor is not None else 0
+            page = visible[start : start + PAGE]
+            await self._listings.record(scope, page, listing.kind, client=client)
+        except KsiError as error:
+            scope[REFUSAL] = error
+            raise MCPError(**error_object(error)) from None
         return ListToolsResult(
-            tools=[self._definition(tool) for tool in page],
+            tools=[self._definition(tool, listing.kind) for tool in page],
             next_cursor=_cursor(page[-1].name) if start + PAGE < len(visible) else None,
             ttl_ms=0,  # rights change at any moment
             cache_scope="private",
@@ -100,18 +110,19 @@ class DynamicServer:
             content=[TextContent(text=answer.text)], structured_content=answer.structured, is_error=answer.is_error
         )
 
-    def _definition(self, offered: OfferedTool) -> Tool:
-        key = (None if offered.view is None else offered.view.name, offered.name)
+    def _definition(self, offered: OfferedTool, kind: HandshakeKind) -> Tool:
+        key = (kind, None if offered.view is None else offered.view.name, offered.name)
         known = self._definitions.get(key)
         if known is None or known[0] is not offered:
-            known = self._definitions[key] = (offered, Tool.model_validate(offered.definition()))
+            definition = offered.full if kind == "full" else offered.thin
+            known = self._definitions[key] = (offered, Tool.model_validate(definition.wire))
         return known[1]
 
 
 @asynccontextmanager
-async def serving(tools: Tools, calls: Calls, log: Any) -> AsyncIterator[Transports]:
+async def serving(tools: Tools, listings: Listings, calls: Calls, log: Any) -> AsyncIterator[Transports]:
     """The transports of one server: with sessions and streams, and without either for requests that have none."""
-    server = DynamicServer(tools, calls, log).server
+    server = DynamicServer(tools, listings, calls, log).server
     sessions = StreamableHTTPSessionManager(server, max_request_body_size=BODY_LIMIT_BYTES)
     stateless = StreamableHTTPSessionManager(
         server, stateless=True, json_response=True, max_request_body_size=BODY_LIMIT_BYTES
@@ -129,6 +140,12 @@ def _owned(manager: StreamableHTTPSessionManager) -> ASGIApp:
         await manager.handle_request(scope, receive, send)
 
     return handle
+
+
+def _client(context: Context) -> str:
+    """The program that calls, as it calls itself."""
+    params = context.session.client_params
+    return "" if params is None else f"{params.client_info.name} {params.client_info.version}"[:CLIENT_LIMIT]
 
 
 def _scope(context: Context) -> Scope:

@@ -12,6 +12,8 @@ from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
 from ksi_daemon.mcp.calls import Calls
 from ksi_daemon.mcp.endpoint import Endpoint
+from ksi_daemon.mcp.handshakes import Handshakes
+from ksi_daemon.mcp.listing import Listings
 from ksi_daemon.mcp.tools import Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.routing.router import Router
@@ -33,9 +35,12 @@ class McpService:
         *,
         settings: Callable[[], Settings],
         views: Callable[[], Mapping[str, View]],
+        handshakes: Handshakes,
     ) -> None:
         self._log = log
         self.tools = Tools(router, gate, views)
+        self.handshakes = handshakes
+        self._listings = Listings(self.tools, handshakes, router, log)
         self._calls = Calls(router)
         self._running: Transports | None = None
         self._started = asyncio.Event()
@@ -49,7 +54,7 @@ class McpService:
     async def run(self) -> None:
         """Import the server and serve until cancelled."""
         server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
-        async with server.serving(self.tools, self._calls, self._log) as transports:
+        async with server.serving(self.tools, self._listings, self._calls, self._log) as transports:
             self._running = transports
             self._started.set()
             self._log.info("MCP is served")

@@ -1,12 +1,14 @@
 """The reply to one MCP request on its way out: gets the HTTP status of a refusal, and is recorded when it is an error."""
 
+import asyncio
+
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
 from ksi_daemon.errors import Invalid, KsiError
 from ksi_daemon.mcp.message import Rpc
 from ksi_daemon.mcp.refusals import error_body, error_object, refusal_headers
-from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL
+from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, WRITTEN
 from ksi_daemon.routing.router import Router
 
 
@@ -41,6 +43,18 @@ class Reply:
                 return
             await self._send(head)
         await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._note_written(whole=True)
+
+    def end(self) -> None:
+        """The request is over: what was not written by now never is."""
+        self._note_written(whole=False)
+
+    def _note_written(self, *, whole: bool) -> None:
+        """Say whether the reply was written to its end, if somebody waits to hear it."""
+        written: asyncio.Future[bool] | None = self._scope.get(WRITTEN)
+        if written is not None and not written.done():
+            written.set_result(whole)
 
     async def _begin(self, head: Message) -> None:
         refusal = self._scope.get(REFUSAL)

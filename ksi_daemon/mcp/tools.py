@@ -1,6 +1,7 @@
 """Events as tools: which name stands for which event, and which tools a caller sees now. Knows nothing of the protocol."""
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -8,9 +9,25 @@ import msgspec
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
 from ksi_daemon.principal import Principal
-from ksi_daemon.routing.describe import tool_definition
+from ksi_daemon.routing.describe import thin_definition, tool_definition
 from ksi_daemon.routing.router import Router
+from ksi_daemon.storage.mcp_sessions import HandshakeKind
 from ksi_daemon.view import View, ViewTool
+
+BYTES_PER_TOKEN = 4  # an estimate: tokenizers of models differ, and none of them is installed here
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """A tool as the protocol describes it, with its size."""
+
+    wire: dict[str, Any]
+    size: int
+
+    @classmethod
+    def of(cls, wire: dict[str, Any]) -> "Definition":
+        return cls(wire, len(_encode(wire)))
 
 
 class OfferedTool(msgspec.Struct, frozen=True):
@@ -18,22 +35,38 @@ class OfferedTool(msgspec.Struct, frozen=True):
 
     name: str
     handler: Handler
+    full: Definition
+    thin: Definition
+    digest: bytes  # of the full definition
     view: View | None = None
     tool: ViewTool | None = None
 
-    def definition(self) -> dict[str, Any]:
-        """The tool as the protocol describes it, complete."""
-        definition = tool_definition(self.handler)
-        if self.view is None or self.tool is None:
-            return definition
-        definition |= {
-            "name": self.name,
-            "title": self.tool.title or definition["title"],
-            "description": self.tool.description or definition["description"],
+
+def _offered(handler: Handler, view: View | None = None, tool: ViewTool | None = None) -> OfferedTool:
+    wire = tool_definition(handler)
+    if view is not None and tool is not None:
+        wire |= {
+            "name": tool.name,
+            "title": tool.title or wire["title"],
+            "description": tool.description or wire["description"],
         }
-        if self.view.dialect.success is not None:
-            del definition["outputSchema"]  # it describes the event's result, not what the dialect makes of it
-        return definition
+        if view.dialect.success is not None:
+            del wire["outputSchema"]  # it describes the event's result, not what the dialect makes of it
+    digest = hashlib.sha256(_encode(wire)).digest()
+    return OfferedTool(
+        wire["name"], handler, Definition.of(wire), Definition.of(thin_definition(wire)), digest, view, tool
+    )
+
+
+def fingerprint(tools: Iterable[OfferedTool]) -> str:
+    """A hash of what an agent may see: the same over restarts, and another when a name, a text or a schema changes."""
+    return hashlib.sha256(b"".join(tool.digest for tool in tools)).hexdigest()
+
+
+def sizes(tools: Iterable[OfferedTool], kind: HandshakeKind) -> tuple[int, int]:
+    """The bytes of a list of these tools, and its tokens, estimated."""
+    size = sum((tool.full if kind == "full" else tool.thin).size for tool in tools)
+    return size, round(size / BYTES_PER_TOKEN)
 
 
 class _Catalogue(msgspec.Struct, frozen=True):
@@ -95,10 +128,10 @@ class Tools:
 
 def _catalogue(version: int, router: Router, views: Mapping[str, View]) -> _Catalogue:
     handlers = {event: route.handler for event, route in router.routes.items()}
-    own = {handler.tool: OfferedTool(handler.tool, handler) for handler in handlers.values()}
+    own = {handler.tool: _offered(handler) for handler in handlers.values()}
     in_views: dict[str, dict[str, OfferedTool]] = {
         name: {
-            tool.name: OfferedTool(tool.name, handlers[tool.event], view, tool)
+            tool.name: _offered(handlers[tool.event], view, tool)
             for tool in view.tools
             if tool.event in handlers  # an event is missing when the machine lacks what it needs
         }

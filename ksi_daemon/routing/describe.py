@@ -1,8 +1,11 @@
 """Describes handlers and notices: as MCP tools, and in the other formats of `system:help` and `system:discover`."""
 
+import json
 from typing import Any, Literal
 
 from ksi_daemon.handler import Handler
+
+SIGNATURE_DEPTH = 4
 
 Format = Literal["verbose", "compact", "ultra_compact", "mcp", "json_schema"]
 
@@ -40,6 +43,13 @@ def tool_definition(handler: Handler) -> dict[str, Any]:
         "outputSchema": handler.output_schema,
         "annotations": {name: hint for name, hint in hints.items() if hint is not None},
     }
+
+
+def thin_definition(definition: dict[str, Any]) -> dict[str, Any]:
+    """A tool in short: its name, and one line that ends in its signature. A call that does not fit gets the whole schema."""
+    line = " ".join(definition["description"].split("\n\n")[0].split())
+    description = f"{line} {signature(definition['inputSchema'])}"
+    return {"name": definition["name"], "description": description, "inputSchema": {"type": "object"}}
 
 
 def _verbose(handler: Handler) -> dict[str, Any]:
@@ -109,4 +119,38 @@ def type_name(schema: dict[str, Any], part: dict[str, Any]) -> str:
         return " or ".join(type_name(schema, option) for option in part["anyOf"])
     if part.get("type") == "array":
         return f"array of {type_name(schema, part.get('items', {}))}"
+    return str(part.get("type", "any"))
+
+
+def signature(schema: dict[str, Any]) -> str:
+    """The parameters as one short line: `(key: string, value: any, namespace?: string)`."""
+    return f"({_members(schema, schema, depth=0)})"
+
+
+def _members(schema: dict[str, Any], part: dict[str, Any], *, depth: int) -> str:
+    required = part.get("required", [])
+    return ", ".join(
+        f"{name}{'' if name in required else '?'}: {_short_type(schema, member, depth=depth)}"
+        for name, member in part.get("properties", {}).items()
+    )
+
+
+def _short_type(schema: dict[str, Any], part: dict[str, Any], *, depth: int) -> str:
+    if depth > SIGNATURE_DEPTH:
+        return "any"
+    if "$ref" in part:
+        named = schema.get("$defs", {}).get(part["$ref"].rsplit("/", 1)[-1], {})
+        return _short_type(schema, named, depth=depth + 1)
+    if "const" in part:
+        return json.dumps(part["const"])
+    if "enum" in part:
+        return "|".join(json.dumps(value) for value in part["enum"])
+    for choice in ("anyOf", "oneOf"):
+        if choice in part:
+            return "|".join(dict.fromkeys(_short_type(schema, option, depth=depth + 1) for option in part[choice]))
+    if part.get("type") == "array":
+        inner = _short_type(schema, part.get("items", {}), depth=depth + 1)
+        return f"({inner})[]" if "|" in inner else f"{inner}[]"
+    if part.get("properties"):
+        return f"{{{_members(schema, part, depth=depth + 1)}}}"
     return str(part.get("type", "any"))

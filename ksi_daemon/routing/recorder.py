@@ -98,6 +98,23 @@ class Recorder:
             )
         )
 
+    async def listing(self, principal: Principal, details: Any) -> None:
+        """What an agent was shown of its tools."""
+        await self.audit.append(
+            Entry(
+                type="session",
+                event="mcp:tools_listed",
+                transport=principal.transport,
+                principal=principal.kind,
+                agent_id=principal.agent_id,
+                user_id=principal.user_id,
+                session_id=principal.session_id,
+                credential_id=principal.credential_id,
+                conversation_id=principal.conversation_id,
+                details=details,
+            )
+        )
+
     async def note(self, event: str, details: Any = None) -> None:
         """Something the daemon itself did: started, stopped."""
         await self.audit.append(Entry(type="system", event=event, details=details))

@@ -171,6 +171,11 @@ class Router:
         if self.recorder is not None:
             await self.recorder.bad_request(principal, error)
 
+    async def record_listing(self, principal: Principal, details: Any) -> None:
+        """Record what an agent was shown of its tools; raises when that cannot be recorded."""
+        if self.recorder is not None:
+            await self.recorder.listing(principal, details)
+
     def run_in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run something to its end beside the calls; a failure is logged."""
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -59,6 +59,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     conversation_id: str | None = None
     completion_id: str | None = None
+    resumes: bool = False
     default_view: str | None = None
     ceiling: str | None = None
     client_id: str | None = None

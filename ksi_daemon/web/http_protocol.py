@@ -4,9 +4,13 @@ A refused request is answered and its connection closed. Responses are uvicorn's
 """
 
 import asyncio
+import fcntl
 import http
+import itertools
 import logging
 import resource
+import struct
+import termios
 from asyncio.events import TimerHandle
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -17,11 +21,13 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from ksi_daemon.mcp.request import FLUSHED
 from ksi_daemon.web.request_head import HEAD_END, BadHead, RequestHead, checked_head
 
 MOST_CONNECTIONS = 2_048
 FREE_DESCRIPTORS = 128  # for databases, the socket, plugins
 REPORT_EVERY_S = 10.0
+FLUSH_PAUSES_S = (0.0, 0.0, 0.0, 0.001, 0.01)
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +109,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unread_bytes = 0  # of a body with a stated length
         self._counted_bytes = 0
         self._timer: TimerHandle | None = None
+        self._lost = False
 
     # The connection
 
@@ -118,10 +125,20 @@ class HttpProtocol(HttpToolsProtocol):
         self._limit_time(self._limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
         self._stop_timer()
         self._unset_keepalive_if_required()
         self._uncount_body()
         super().connection_lost(exc)
+
+    async def flushed(self) -> bool:
+        """Wait until the client's machine has taken everything that was written; False when the connection was lost before."""
+        pauses = itertools.chain(FLUSH_PAUSES_S, itertools.repeat(FLUSH_PAUSES_S[-1]))
+        while not self._lost and (  # noqa: ASYNC110 - transports signal nothing of it
+            self.transport.get_write_buffer_size() or _unacknowledged(self.transport)
+        ):
+            await asyncio.sleep(next(pauses))
+        return not self._lost
 
     def shutdown(self) -> None:
         """Close, or close after the response under way. A request that was not read whole is dropped."""
@@ -220,6 +237,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise _Pipelined
         self._headers_complete = False
         super().on_message_begin()
+        self.scope[FLUSHED] = self.flushed  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._headers_complete:  # trailers are ignored: they come after the checks
@@ -313,3 +331,12 @@ def _response(status: int, reason: str) -> bytes:
         "connection: close\r\n\r\n"
         f"{text}"
     ).encode("ascii")
+
+
+def _unacknowledged(transport: asyncio.Transport) -> int:
+    """How many bytes the kernel still keeps because the client's machine has not acknowledged them."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return 0
+    counted: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
+    return counted

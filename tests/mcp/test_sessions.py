@@ -1,5 +1,6 @@
 """The revisions with sessions, 2024-11-05 to 2025-11-25: initialize, a session id, a stream, an end."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -28,11 +29,17 @@ def initialize(version: str = "2025-06-18") -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
 
 
-async def opened(hub: McpHub, token: str, *, path: str = "/mcp") -> dict[str, str]:
+async def opened(
+    hub: McpHub, token: str, *, path: str = "/mcp", headers: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The headers of a session that was just opened."""
-    reply = await hub.post(token, initialize(), path=path)
+    reply = await hub.post(token, initialize(), path=path, headers=headers)
     assert reply.status_code == 200
-    session = {"mcp-session-id": reply.headers["mcp-session-id"], "mcp-protocol-version": "2025-06-18"}
+    session = {
+        "mcp-session-id": reply.headers["mcp-session-id"],
+        "mcp-protocol-version": "2025-06-18",
+        **(headers or {}),
+    }
     done = await hub.post(token, {"jsonrpc": "2.0", "method": "notifications/initialized"}, path=path, headers=session)
     assert done.status_code == 202
     return session
@@ -193,6 +200,6 @@ async def test_calls_of_a_session_are_on_record_like_any_other() -> None:
         token = await hub.agent()
         async with hub.client(token, "legacy", **{"X-KSI-Agent-ID": "bot", "X-KSI-Conversation-ID": "c-1"}) as client:
             await client.call_tool("ksi_system_echo", {"text": "x"})
-        [row] = await rows(hub.hub, agent="bot")
+        [row] = await rows(hub.hub, event="system:echo")
         assert (row["event"], row["tool"], row["status"]) == ("system:echo", "ksi_system_echo", "ok")
         assert (row["transport"], row["conversation_id"]) == ("http", "c-1")
