@@ -106,5 +106,6 @@ async def test_an_identity_that_readers_could_take_differently_is_refused() -> N
                 assert (await site.ask(head + lines + b"\r\n\r\n" + BODY))[0] == 400
         large = f"Authorization: Bearer {token}\r\nX-KSI-Agent-ID: ".encode() + b"a" * 65_536
         assert (await site.ask(head + large + b"\r\n\r\n" + BODY))[0] == 431
-        assert not [row for row in await rows(hub.hub) if row["status"] == "ok" and row["transport"] == "http"]
+        served = [row for row in await rows(hub.hub) if row["status"] == "ok" and row["transport"] == "http"]
+        assert [(row["event"], row["agent_id"]) for row in served] == [("mcp:tools_listed", "a1")]
         assert (await site.ask(head + own + BODY))[0] == 200
