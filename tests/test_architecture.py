@@ -150,7 +150,7 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "httptools": {"web/http_protocol.py"},
     "structlog": {"logs/log.py", "routing/router.py", "plugin.py"},
     "uvloop": {"daemon.py"},
-    "fcntl": {"process/var_dir.py"},
+    "fcntl": {"process/var_dir.py", "web/http_protocol.py"},
     # importing the SDK takes a second, so its one user is imported after the daemon is ready
     "mcp": {"mcp/dynamic_server.py"},
     "mcp_types": {"mcp/dynamic_server.py"},
