@@ -5,10 +5,10 @@ import json
 import sys
 from pathlib import Path
 
-from scripts.benchmarks import hub, rights
+from scripts.benchmarks import hub, mcp, rights
 from scripts.benchmarks.figure import machine, table
 
-SUITES = {"hub": hub.measure, "rights": rights.measure}
+SUITES = {"hub": hub.measure, "mcp": mcp.measure, "rights": rights.measure}
 
 
 def main() -> int:

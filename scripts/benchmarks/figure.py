@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-LIBRARIES = ("uvloop", "pydantic", "msgspec", "pyee", "aiosqlite", "uvicorn", "typer")
+LIBRARIES = ("uvloop", "pydantic", "msgspec", "pyee", "aiosqlite", "uvicorn", "typer", "mcp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,12 @@ def daemon(var_dir: Path, *, audited: bool = True) -> Iterator[tuple[int, float]
         process.communicate(timeout=PATIENCE_S)
 
 
-def ask(var_dir: Path, event: str) -> Any:
+def ask(var_dir: Path, event: str, data: dict[str, Any] | None = None) -> Any:
     """One request on a connection of its own, without the client library's time."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE_S)
         connection.connect(str(var_dir / "run" / "ksi.sock"))
-        connection.sendall(json.dumps({"event": event}).encode() + b"\n")
+        connection.sendall(json.dumps({"event": event, "data": data or {}}).encode() + b"\n")
         with connection.makefile("rb") as lines:
             return json.loads(lines.readline())["data"]
 
