@@ -48,8 +48,8 @@ class Bridge:
                 async for line in lines:
                     self._take(line)
                 await self._drain()
-        except* OSError as group:  # the client does not read any more
-            raise group.exceptions[0] from None
+        except ExceptionGroup as group:  # such as a BrokenPipeError: the client does not read any more
+            raise group.exceptions[0] from group
 
     def _take(self, line: bytes | BadLine) -> None:
         try:

@@ -61,7 +61,7 @@ class Hub:
             async with requested(
                 self._address, method, headers={**ACCEPT, **self._headers, **headers}, body=body
             ) as reply:
-                self._is_there(reply.status)
+                self._is_there()
                 yield reply
         except NotSent as error:
             self._address = None  # it may come back at another port
@@ -97,6 +97,7 @@ class Hub:
                 if endless and answer.status == 200:
                     raise Interrupted("the hub ended the stream")
                 if not (repeatable and answer.status == UNAVAILABLE) or _is_over(deadline, loop.time()):
+                    self._judge(answer, repeatable=repeatable)
                     return answer
             except (NotSent, Interrupted) as error:
                 deadline = None if heard else deadline
@@ -113,25 +114,38 @@ class Hub:
             if reply.content_type != "text/event-stream":
                 line = one_line(await reply.body())
                 return Answer(reply.status, reply.headers, line, _fields(line))
-            async for text in messages(reply.pieces()):
-                line = one_line(text)
-                fields = _fields(line)
+            async for line, fields in self.events(reply):
                 if "method" not in fields and ("result" in fields or "error" in fields):
                     return Answer(reply.status, reply.headers, line, fields)
                 on_notice(line)
             raise Interrupted("the hub ended the reply before the answer")
 
-    def _is_there(self, status: int) -> None:
+    async def events(self, reply: Reply) -> AsyncIterator[tuple[bytes, dict[str, Any]]]:
+        """The messages of a stream, each as its line and its fields. What is not a message must not reach the client."""
+        async for text in messages(reply.pieces()):
+            line = one_line(text)
+            fields = _fields(line)
+            if fields:
+                yield line, fields
+            else:
+                self._note(f"the hub sent an event that is not a JSON-RPC message, which is left out: {line[:80]!r}")
+
+    def _is_there(self) -> None:
+        self.exit_error = None
         if self.is_away:
             self.is_away = False
             self._note("the hub answers again")
-        if status == 401 and not self._is_refused:
+
+    def _judge(self, answer: Answer, *, repeatable: bool) -> None:
+        """Note once that the hub does not accept who calls. A call of a tool can be refused with 403 for other reasons."""
+        is_refused = answer.status == 401 or (answer.status == 403 and repeatable)
+        if is_refused and not self._is_refused:
             self._note(
-                "the hub refuses the token in KSI_TOKEN: it is missing, not valid, expired or revoked\n"
+                f"the hub refuses the token in KSI_TOKEN, or the identity given with it: {_reason(answer)}\n"
                 "  next: ksi tokens create AGENT, and set KSI_TOKEN where the client starts this command"
             )
-        self._is_refused = status == 401
-        self.exit_error = Unauthenticated if self._is_refused else None
+        self._is_refused = is_refused
+        self.exit_error = Unauthenticated if is_refused else None
 
     def _is_absent(self, reason: str) -> None:
         if not self.is_away:
@@ -142,6 +156,13 @@ class Hub:
 
 def _is_over(deadline: float | None, now: float) -> bool:
     return deadline is not None and now > deadline
+
+
+def _reason(answer: Answer) -> str:
+    match answer.fields:
+        case {"error": {"message": str(message)}}:
+            return message
+    return f"HTTP status {answer.status}"
 
 
 def _fields(line: bytes) -> dict[str, Any]:

@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ksi_client.mcp_stdio.event_stream import messages
 from ksi_client.mcp_stdio.http_request import Interrupted, NotSent
 from ksi_client.mcp_stdio.hub import Answer, Hub
-from ksi_client.mcp_stdio.message import encode, one_line
+from ksi_client.mcp_stdio.message import encode
 from ksi_client.protocol import backoff_s
 
 INITIALIZED = encode({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -98,8 +97,8 @@ class Session:
                         if was_open and self._has_changing_tools:
                             self._write(TOOLS_CHANGED)  # whether they did in between is not known
                         was_open, attempt = True, 0
-                        async for text in messages(reply.pieces()):
-                            self._write(one_line(text))
+                        async for line, _ in self._hub.events(reply):
+                            self._write(line)
                 if status in NO_STREAM:
                     self._note(f"no notices in this session: the hub answered with HTTP status {status}")
                     return

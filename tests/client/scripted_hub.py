@@ -71,7 +71,11 @@ class Exchange(BaseHTTPRequestHandler):
         """Send one event of the stream, in two chunks and between comments."""
         text = f": still here\r\nevent: message\r\ndata: {json.dumps(fields)}\r\n\r\n".encode()
         for piece in (text[:20], text[20:]):
-            self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            self.chunk(piece)
+
+    def chunk(self, piece: bytes) -> None:
+        """Send a piece of the stream as it is."""
+        self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
         self.wfile.flush()
 
     def break_off(self) -> None:

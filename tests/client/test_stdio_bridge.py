@@ -315,8 +315,43 @@ def test_a_refused_token_is_explained_once_on_stderr_and_in_every_answer() -> No
             assert stdio.call(request(number, "initialize")) == {"jsonrpc": "2.0", "id": number, "error": refusal}
         assert "authorization" not in hub.next().headers
         code, _, notes = stdio.end()
-        assert (code, notes.count("KSI_TOKEN: it is missing")) == (4, 1)
+        assert (
+            code,
+            notes.count("refuses the token in KSI_TOKEN, or the identity given with it: this token is not valid"),
+        ) == (4, 1)
         assert "ksi tokens create" in notes
+
+
+def test_an_identity_that_contradicts_the_token_is_explained_and_a_refused_call_is_not_taken_for_it() -> None:
+    """403 for a listing is about who calls; for a call it can be about the tool alone."""
+    refusal = {"code": 403, "message": "identity_mismatch"}
+
+    def post(exchange: Exchange) -> None:
+        exchange.reply({"jsonrpc": "2.0", "id": exchange.message["id"], "error": refusal}, status=403)
+
+    with ScriptedHub() as hub, Stdio("--url", hub.url, "--agent", "other") as stdio:
+        hub.post = post
+        assert stdio.call(request_2026(1, "tools/call", name="x"))["error"] == refusal
+        assert stdio.notes.empty()
+        assert stdio.call(request_2026(2, "tools/list"))["error"] == refusal
+        code, _, notes = stdio.end()
+        assert (code, notes.count("identity_mismatch")) == (4, 1)
+
+
+def test_an_event_that_is_no_message_does_not_reach_the_client() -> None:
+    """Output holds only JSON-RPC whatever the other side sends."""
+
+    def post(exchange: Exchange) -> None:
+        exchange.stream()
+        exchange.chunk(b"event: message\ndata: hello\n\ndata: 5\ndata:\n\nid: 1\ndata:\n\n")
+        exchange.event(result(exchange.message, ok=True))
+        exchange.wait_for_close()
+
+    with ScriptedHub() as hub, Stdio("--url", hub.url) as stdio:
+        hub.post = post
+        assert stdio.call(request_2026(1, "tools/list"))["result"] == {"ok": True}
+        code, lines, notes = stdio.end()
+        assert (code, lines, notes.count("left out")) == (0, [], 2)
 
 
 def test_a_reply_that_is_not_mcp_is_an_error_that_names_the_status() -> None:
