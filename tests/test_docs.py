@@ -37,7 +37,7 @@ ALL = [*WRITTEN, *sorted(FOLDER.glob("*.md"))]
 VERBS = dict(verbs())
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMESPACES = sorted({event.partition(":")[0] for plugin, _ in CORE for event in [*plugin.handlers, *plugin.notices]})
-NOT_EVENTS = {"system:nope"}  # an example of an unknown event
+NOT_EVENTS = {"mcp:tools_listed", "system:nope"}  # an example of an unknown event
 CORE_EVENT = re.compile(rf"\b(?:{'|'.join(NAMESPACES)}):[a-z_]+\b")
 
 

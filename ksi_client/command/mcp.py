@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ksi_client.command import mcp_sessions
 from ksi_client.command.complete import complete_agents
 from ksi_client.command.durations import seconds
 from ksi_client.command.fault import USAGE, Fault
@@ -19,7 +20,8 @@ from ksi_client.sync_client import SyncClient
 if TYPE_CHECKING:
     from ksi_client.mcp_stdio.http_request import Address
 
-app = verb_app("The MCP server: serve a client that speaks only stdio.")
+app = verb_app("The MCP server: serve a client that speaks only stdio, show what conversations were shown.")
+app.add_typer(mcp_sessions.app, name="sessions")
 
 TOKEN_VARIABLE = "KSI_TOKEN"  # noqa: S105 - the name of a variable
 STATUS_LIMIT_S = 2

@@ -110,6 +110,11 @@ def fail(**error: Any) -> Answering:
     return answer
 
 
+LISTED = {"bytes": 30_000, "tokens": 7_500, "client": "test\x1b[2J 1", "listed_at": "2026-11-19T07:00:00Z"}
+MCP_SESSION = {"agent_id": "ada", "conversation_id": "c1", "full": 1, "thin": 0, "last_kind": "full", **LISTED}
+MCP_COMPLETION = {"completion_id": "k1", "kind": "full", "delivered": True, "listings": 1, **LISTED}
+
+
 class FakeDaemon:
     """Serves until closed; `answers` may be changed while it runs, `requests` holds what it was asked."""
 
@@ -174,6 +179,9 @@ class FakeDaemon:
             "token:revoke": lambda data: {**data, "agent_id": "ada", "revoked": True},
             "token:rotate": lambda _: TOKEN,
             "session:create": lambda _: {"sessionId": "s1", "token": "ksi_secret", "expires_at": AT},
+            "mcp:list_sessions": lambda _: {"sessions": [MCP_SESSION]},
+            "mcp:get_session": lambda _: {"completions": [MCP_COMPLETION]},
+            "mcp:clear_sessions": lambda _: {"completions": 1},
             "session:list": lambda _: {"sessions": [{"sessionId": "s1", "clientId": "ada", "scopes": ["read"]}]},
             "session:revoke": lambda data: {**data, "revoked": True},
             "permission:get_agent": lambda _: HELD,

@@ -24,6 +24,7 @@ GROUPS = {
     "permissions": ("show", "grant", "revoke", "set", "profiles"),
     "sessions": ("create", "ls", "revoke"),
     "tools": ("ls", "show", "call", "stats"),
+    "mcp": ("stdio", "sessions"),
     "audit": ("query", "tail", "stats", "verify", "export", "retain", "new-chain", "checkpoint"),
 }
 PATHS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
@@ -67,6 +68,11 @@ ASKING = [
     ("tools", "show", "ksi_system_echo"),
     ("tools", "call", "system:echo", "text=hi"),
     ("tools", "stats"),
+    ("mcp", "sessions", "ls"),
+    ("mcp", "sessions", "ls", "ada"),
+    ("mcp", "sessions", "show", "ada", "c1"),
+    ("mcp", "sessions", "reset", "ada"),
+    ("mcp", "sessions", "reset", "--all"),
     ("audit", "query", "--since", "1h"),
     ("audit", "stats"),
     ("audit", "export", "all.jsonl"),
@@ -105,6 +111,8 @@ BAD = [
     ("permissions", "grant", "ada", "events/a:*", "--for", "1w"),
     ("sessions", "create", "ada"),
     ("explain", "ada"),
+    ("mcp", "sessions", "reset"),
+    ("mcp", "sessions", "reset", "ada", "--all"),
     ("agents", "config", "ada", "--client", "emacs"),
     ("agents", "config", "ada", "--type", "sse"),
     ("agents", "config", "ada", "--file", "x.json"),

@@ -55,7 +55,13 @@ def test_a_new_agent_is_printed_with_its_token_and_that_it_is_shown_once(daemon:
 
 @pytest.mark.usefixtures("daemon")
 def test_hostile_notes_names_and_texts_are_harmless(ksi: Ksi) -> None:
-    for words in (("agents", "ls"), ("permissions", "grant", "ada", "x"), ("explain", "ada", "x"), ("audit", "query")):
+    for words in (
+        ("agents", "ls"),
+        ("permissions", "grant", "ada", "x"),
+        ("explain", "ada", "x"),
+        ("audit", "query"),
+        ("mcp", "sessions", "ls"),
+    ):
         assert "\\x1b" in ksi(*words).stdout
         assert "\x1b[2J" not in on_terminal(*words)[1]
 

@@ -7,8 +7,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import pytest
 from httpx2 import Response
 
+from ksi_daemon.errors import Invalid, NotFound
 from ksi_daemon.plugin import Context, Plugin
 from tests.agents_at_work import rows
 from tests.in_process import Said, Text, soon
@@ -204,3 +206,29 @@ async def test_a_call_that_does_not_fit_is_answered_with_the_whole_schema() -> N
         assert result["isError"] is True
         assert answer["code"] == "invalid"
         assert answer["inputSchema"] == full["inputSchema"]
+
+
+async def test_an_operator_sees_what_conversations_were_shown_and_resets_them() -> None:
+    """K044"""
+    async with serving_mcp() as hub:
+        await hub.agent()
+        for number in (1, 2):
+            await show(hub, await completion(hub, number))
+        [session] = (await hub.hub.call("mcp:list_sessions"))["sessions"]
+        assert (session["conversation_id"], session["full"], session["thin"], session["last_kind"]) == (
+            "c1",
+            1,
+            1,
+            "thin",
+        )
+        found = await hub.hub.call("mcp:get_session", agent_id="bot", conversation_id="c1")
+        second, first = found["completions"]
+        assert (first["kind"], first["delivered"], first["listings"]) == ("full", True, 1)
+        assert second["fingerprint"] == first["fingerprint"]
+        with pytest.raises(Invalid, match="needs agent_id"):
+            await hub.hub.call("mcp:clear_sessions", conversation_id="c1")
+        assert await hub.hub.call("mcp:clear_sessions", agent_id="other") == {"completions": 0}
+        assert await hub.hub.call("mcp:clear_sessions", agent_id="bot", conversation_id="c1") == {"completions": 2}
+        with pytest.raises(NotFound):
+            await hub.hub.call("mcp:get_session", agent_id="bot", conversation_id="c1")
+        assert kind(await show(hub, await completion(hub, 3))) == "full"
