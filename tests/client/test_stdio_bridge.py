@@ -34,9 +34,8 @@ def test_a_session_is_opened_used_and_ended_with_the_identity_of_the_environment
     with ScriptedHub() as hub, Stdio("--url", hub.url, "--agent", "ada", "--conversation", "c-1") as stdio:
         stdio.open()
         assert stdio.call(request("a", "tools/list"))["result"] == {"params": {}}
-        code, rest, notes = stdio.end()
-        assert (code, rest) == (0, [])
-        assert "405" in notes
+        stdio.note("no notices in this session: the hub answered with HTTP status 405")
+        assert stdio.end()[:2] == (0, [])
         initialize, *later = [hub.next() for _ in range(hub.seen.qsize())]
         assert initialize.message["method"] == "initialize"
         assert "mcp-session-id" not in initialize.headers
@@ -60,9 +59,9 @@ def test_piped_messages_of_a_session_keep_their_order() -> None:
         stdio.send(opening, INITIALIZED, request(1, "tools/list"))
         code, lines, _ = stdio.end()
         assert (code, [line["id"] for line in lines]) == (0, [0, 1])
-        first, second, *others = [hub.next().message["method"] for _ in range(hub.seen.qsize())]
-        assert [first, second] == ["initialize", "notifications/initialized"]
-        assert sorted(others) == ["DELETE", "GET", "tools/list"]
+        methods = [hub.next().message["method"] for _ in range(hub.seen.qsize())]
+        in_order = [method for method in methods if method != "GET"]  # which may not have been sent yet
+        assert in_order == ["initialize", "notifications/initialized", "tools/list", "DELETE"]
 
 
 def test_a_request_of_2026_carries_its_routing_headers_and_no_session() -> None:
@@ -214,7 +213,6 @@ def test_a_session_that_the_hub_forgot_is_opened_again_and_the_request_repeated(
     """The client's own initialize is replayed once, however many requests meet the 404 (L002)."""
     sessions = ["first", "second"]
     lock, both_waiting = threading.Lock(), threading.Barrier(2)
-    forgotten = threading.Event()
 
     def post(exchange: Exchange) -> None:
         message = exchange.message
@@ -236,7 +234,6 @@ def test_a_session_that_the_hub_forgot_is_opened_again_and_the_request_repeated(
         assert stdio.call(request(1, "ping"))["id"] == 1
         with lock:
             del sessions[0]
-        forgotten.set()
         stdio.send(request(2, "tools/call", name="x"), request(3, "tools/call", name="x"))
         answers = [stdio.next(), stdio.next()]
         assert sorted(answer["id"] for answer in answers) == [2, 3]
