@@ -304,6 +304,7 @@ BROKEN_RULES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 def test_a_plugin_that_breaks_a_rule_is_refused_and_the_message_names_plugin_and_rule() -> None:
+    """G03: a schema that must be fetched, is too deep or too large is refused at load."""
     for name, (make, named) in BROKEN_RULES.items():
         with case(name):
             with pytest.raises(PluginRefused, match=named) as caught:

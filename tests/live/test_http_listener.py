@@ -103,7 +103,7 @@ def _listening(pid: int) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_the_only_open_port_is_the_http_one_and_only_on_loopback(daemon: Daemon, host: str) -> None:
-    """K004 L077 H05"""
+    """K004 K039 L077 H05"""
     daemon.start(KSI_HOST=host)
     _, port = _address(daemon)
     [(address, listening_port)] = _listening(daemon.pid)

@@ -34,6 +34,7 @@ async def test_headers_alone_are_nobody_unless_the_operator_trusts_them() -> Non
 
 
 async def test_with_trusted_headers_an_agent_is_at_most_restricted() -> None:
+    """K027: an id that no agent has is 401."""
     async with serving_mcp(trust_headers=True) as hub:
         token = await hub.agent("bot", "trusted")
         seen = await tools(hub, None, x_ksi_agent_id="bot")

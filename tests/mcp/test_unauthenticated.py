@@ -59,7 +59,7 @@ async def test_no_path_and_no_method_serves_a_request_without_a_valid_token() ->
 
 
 async def test_the_challenge_promises_no_oauth() -> None:
-    """A06"""
+    """A06 K027"""
     async with serving_mcp() as hub:
         reply = await hub.post(None, initialize())
         assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")

@@ -187,7 +187,7 @@ async def test_no_plugin_can_take_the_name_of_a_part_of_the_daemon(tmp_path: Pat
 
 
 async def test_two_events_that_would_be_one_tool_are_refused_naming_both() -> None:
-    """Trap 1: `task_queue:add` and `task:queue_add` are both ksi_task_queue_add."""
+    """G02, trap 1: `task_queue:add` and `task:queue_add` are both ksi_task_queue_add."""
 
     def owner(name: str, event: str) -> Plugin:
         plugin = Plugin(name)

@@ -81,7 +81,7 @@ def test_only_the_own_origins_are_allowed_and_no_origin_is_fine() -> None:
 
 
 def test_a_body_must_be_json_in_utf_8_without_an_encoding() -> None:
-    """H03"""
+    """H03 E008"""
     for method in ("POST", "PUT", "PATCH"):
         assert status(OWN, method=method) == 415
         assert status(OWN, JSON, method=method) == 200
