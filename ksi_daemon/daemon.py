@@ -24,6 +24,7 @@ from ksi_daemon.gate.rights import Rights
 from ksi_daemon.logs.journal import Journal
 from ksi_daemon.logs.log import Log
 from ksi_daemon.mcp.handshakes import Handshakes
+from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.operator_socket.server import OperatorSocket
 from ksi_daemon.plugin_host.loader import Loader
@@ -132,12 +133,15 @@ async def open_hub(
             handshakes=Handshakes(mcp_sessions.SqliteHandshakes(sessions)),
         )
         background.start("the clean-up of handshakes", mcp.handshakes.clean_up)
+        background.start("the changes of lists", mcp.list_changes.run)
         inner = {
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
             Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database), McpService: mcp,
         }  # fmt: skip
         loader = Loader(router, settings.var_dir / "plugins", log=log.logger, capabilities={}, inner=inner)
-        rights.on_change = lambda agents: _announce_change(router, agents)
+        rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, agents)
+        rights.on_revoked = lambda agent_id: mcp.list_changes.rights_changed({agent_id})
+        router.on_new_catalogue = mcp.list_changes.tools_changed
         rights.plugin_names = lambda: {*loader.running, *loader.set_aside}
         control.alarm_sources += [
             audit.alarms,
@@ -155,7 +159,8 @@ async def open_hub(
         yield Hub(router, loader, control, log, rights, audit, background, mcp)
 
 
-def _announce_change(router: Router, agents: set[str]) -> None:
+def _announce_change(router: Router, list_changes: ListChanges, agents: set[str]) -> None:
+    list_changes.rights_changed(agents)
     router.notify("permission:changed", {"agents": sorted(agents)}, principal=DAEMON)
 
 

@@ -36,6 +36,10 @@ class TestHub:
         """Send an event as the operator; returns its result as plain data, or raises its error."""
         return msgspec.json.decode(await self.hub.router.call(event, data, principal=self._principal))
 
+    async def load(self, plugin: Path | Plugin) -> None:
+        """Load one more plugin."""
+        await self.hub.loader.load(_found(plugin))
+
     def subscribe(self, *patterns: str) -> None:
         """Keep the notices that match from now on, for `next_notice`."""
         self._mailbox.subscribe(patterns)
@@ -64,9 +68,10 @@ async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[Tes
         log = Log(var_dir / "log" / "ksi.jsonl", read.settings.log_level)
         try:
             async with open_hub(read, log, shipped=False) as hub:
+                test_hub = TestHub(hub, hub.router.bus.open("test"))
                 for plugin in plugins:
-                    await hub.loader.load(_found(plugin))
-                yield TestHub(hub, hub.router.bus.open("test"))
+                    await test_hub.load(plugin)
+                yield test_hub
         finally:
             log.file.close()
 

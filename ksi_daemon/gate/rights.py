@@ -26,7 +26,10 @@ RESERVED_NAMES = frozenset({"operator", "daemon", "plugin", "agent", "unknown", 
 
 
 class Rights:
-    """Agents, grants and profiles, with the agents' credentials. `on_change` is called with the agents that a change is about."""
+    """Agents, grants and profiles, with the agents' credentials.
+
+    `on_change` is called with the agents that a change is about, `on_revoked` with the agent whose token was revoked.
+    """
 
     def __init__(
         self, store: AgentStore, profiles: Mapping[str, Profile], *, clock: Callable[[], float] = time.time
@@ -37,6 +40,7 @@ class Rights:
         self.profiles = dict(profiles)
         self.plugin_names: Callable[[], Collection[str]] = lambda: ()
         self.on_change: Callable[[set[str]], None] = lambda agents: None
+        self.on_revoked: Callable[[str], None] = lambda agent_id: None
         self._store = store
         self._changing = asyncio.Lock()
         self.credentials = Credentials(
@@ -282,6 +286,8 @@ class Rights:
 
     def _credential_changed(self, credential: Credential) -> None:
         self._chains.get(credential.agent_id, {}).pop((credential.credential_id, credential.ceiling), None)
+        if credential.revoked_at is not None:
+            self.on_revoked(credential.agent_id)
 
     def _changed(self, agents: Iterable[str]) -> None:
         changed = set(agents)

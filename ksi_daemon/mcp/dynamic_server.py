@@ -7,7 +7,7 @@ Importing this module costs a second: `mcp_service.py` does it after the daemon 
 import base64
 import binascii
 import bisect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import decode_header_value
 from mcp_types import (
@@ -23,6 +24,8 @@ from mcp_types import (
     CallToolResult,
     ListToolsResult,
     PaginatedRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
     TextContent,
     Tool,
 )
@@ -33,6 +36,7 @@ from ksi_daemon import __version__
 from ksi_daemon.errors import KsiError
 from ksi_daemon.mcp.answers import Answer, Refusal, failure, success
 from ksi_daemon.mcp.calls import Calls
+from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.listing import Listings
 from ksi_daemon.mcp.refusals import INVALID_PARAMS, error_object
 from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, VIEW
@@ -56,9 +60,10 @@ Context = ServerRequestContext[Any]
 class DynamicServer:
     """Answers `tools/list` and `tools/call` on the state of the moment."""
 
-    def __init__(self, tools: Tools, listings: Listings, calls: Calls, log: Any) -> None:
+    def __init__(self, tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, log: Any) -> None:
         self._tools = tools
         self._listings = listings
+        self._list_changes = list_changes
         self._calls = calls
         self._log = log
         self._definitions: dict[tuple[str, str | None, str], tuple[OfferedTool, Tool]] = {}  # by kind, view and name
@@ -71,6 +76,7 @@ class DynamicServer:
             get_tool_input_schema=lambda name: {},
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listen,
         )
         self.server.middleware.clear()  # only spans for OpenTelemetry, which nothing collects
 
@@ -110,6 +116,13 @@ class DynamicServer:
             content=[TextContent(text=answer.text)], structured_content=answer.structured, is_error=answer.is_error
         )
 
+    async def _listen(self, context: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
+        """The stream of a client of 2026, until it leaves or its token ends."""
+        scope, bus = _scope(context), _OneStream()
+        handler = ListenHandler(bus)
+        with self._list_changes.watching(scope[PRINCIPAL], scope[VIEW], bus.tell, handler.close):
+            return await handler(context, params)
+
     def _definition(self, offered: OfferedTool, kind: HandshakeKind) -> Tool:
         key = (kind, None if offered.view is None else offered.view.name, offered.name)
         known = self._definitions.get(key)
@@ -119,10 +132,32 @@ class DynamicServer:
         return known[1]
 
 
+class _OneStream:
+    """The SDK's way to reach a stream, for a single one."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[ServerEvent], None]] = []
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return self._listeners.clear
+
+    async def publish(self, event: ServerEvent) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def tell(self) -> None:
+        """The list of tools has changed."""
+        for listener in self._listeners:
+            listener(ToolsListChanged())
+
+
 @asynccontextmanager
-async def serving(tools: Tools, listings: Listings, calls: Calls, log: Any) -> AsyncIterator[Transports]:
+async def serving(
+    tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, log: Any
+) -> AsyncIterator[Transports]:
     """The transports of one server: with sessions and streams, and without either for requests that have none."""
-    server = DynamicServer(tools, listings, calls, log).server
+    server = DynamicServer(tools, listings, list_changes, calls, log).server
     sessions = StreamableHTTPSessionManager(server, max_request_body_size=BODY_LIMIT_BYTES)
     stateless = StreamableHTTPSessionManager(
         server, stateless=True, json_response=True, max_request_body_size=BODY_LIMIT_BYTES

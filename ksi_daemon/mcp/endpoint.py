@@ -122,20 +122,15 @@ class Endpoint:
             self._router, inner, send, rpc, status=not in_session, wait=self._settings().old_era_refusal == "http"
         )
         try:
-            await self._hand_over(transports, inner, receive, reply, stateless=stateless)
+            if stateless:
+                await transports.stateless(inner, receive, reply)
+            elif scope["method"] == "GET" or rpc.method == "subscriptions/listen":
+                with _Counted(self.streams, principal, STREAMS_LIMIT, "streams"):
+                    await transports.sessions(inner, receive, reply)
+            else:
+                await transports.sessions(inner, receive, reply)
         finally:
             reply.end()
-
-    async def _hand_over(
-        self, transports: Transports, scope: Scope, receive: Receive, reply: Reply, *, stateless: bool
-    ) -> None:
-        if stateless:
-            await transports.stateless(scope, receive, reply)
-        elif scope["method"] == "GET":
-            with _Counted(self.streams, scope[PRINCIPAL], STREAMS_LIMIT, "streams"):
-                await transports.sessions(scope, receive, reply)
-        else:
-            await transports.sessions(scope, receive, reply)
 
     def _view(self, scope: Scope, principal: Principal) -> str | None:
         """The view that the path names, or the caller's own at the plain address."""

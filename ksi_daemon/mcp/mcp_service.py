@@ -13,6 +13,7 @@ from ksi_daemon.gate.resolvers import Resolvers
 from ksi_daemon.mcp.calls import Calls
 from ksi_daemon.mcp.endpoint import Endpoint
 from ksi_daemon.mcp.handshakes import Handshakes
+from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.listing import Listings
 from ksi_daemon.mcp.tools import Tools
 from ksi_daemon.mcp.transports import Transports
@@ -41,6 +42,7 @@ class McpService:
         self.tools = Tools(router, gate, views)
         self.handshakes = handshakes
         self._listings = Listings(self.tools, handshakes, router, log)
+        self.list_changes = ListChanges(self.tools, gate.rights)
         self._calls = Calls(router)
         self._running: Transports | None = None
         self._started = asyncio.Event()
@@ -54,7 +56,7 @@ class McpService:
     async def run(self) -> None:
         """Import the server and serve until cancelled."""
         server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
-        async with server.serving(self.tools, self._listings, self._calls, self._log) as transports:
+        async with server.serving(self.tools, self._listings, self.list_changes, self._calls, self._log) as transports:
             self._running = transports
             self._started.set()
             self._log.info("MCP is served")

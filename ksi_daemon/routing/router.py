@@ -74,6 +74,7 @@ class Router:
         self.log = log
         self.stopping = False
         self.catalogue_version = 0
+        self.on_new_catalogue: Callable[[], None] = lambda: None
         self._routes: dict[str, Route] = {}
         self._background: set[asyncio.Task[None]] = set()
 
@@ -101,6 +102,7 @@ class Router:
         """Swap the whole catalogue at once. Calls under way keep the handlers they found."""
         self._routes = dict(routes)
         self.catalogue_version += 1
+        self.on_new_catalogue()
 
     async def call(
         self,
