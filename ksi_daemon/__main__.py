@@ -10,20 +10,22 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ksi_daemon.errors import StartError
-from ksi_daemon.process.var_dir import Lock, prepare
+from ksi_daemon.process.start_failure import cannot_run
+from ksi_daemon.process.var_dir import Lock, choose, prepare
 
 
 def main(arguments: list[str]) -> int:
     """Run the daemon, or only check its settings. Returns the exit code."""
     if arguments == ["--check-config"]:
         return _check_config()
+    var_dir = Path()
     new_chain_reason = arguments[1] if len(arguments) == 2 and arguments[0] == "--new-audit-chain" else None
     if arguments and not new_chain_reason:
         sys.stderr.write("usage: python -m ksi_daemon [--check-config | --new-audit-chain REASON]\n")
         return 2
     try:
         with ExitStack() as stack:
-            var_dir = Path(os.environ.get("KSI_VAR_DIR") or "var").expanduser().absolute()
+            var_dir = choose(os.environ)
             prepare(var_dir)
             stack.enter_context(Lock(var_dir))
             if new_chain_reason:
@@ -33,9 +35,15 @@ def main(arguments: list[str]) -> int:
 
             daemon.run(config.read_settings(), terminal=sys.stderr.isatty())
     except StartError as error:
-        sys.stderr.write(f"ksi: {error}\n")
-        return error.exit_code
+        return _failure(error)
+    except OSError as error:
+        return _failure(cannot_run(error, var_dir))
     return 0
+
+
+def _failure(error: StartError) -> int:
+    sys.stderr.write(f"ksi: {error}\n")
+    return error.exit_code
 
 
 def _begin_new_audit_chain(var_dir: Path, reason: str) -> None:
@@ -56,6 +64,7 @@ def _check_config() -> int:
     from ksi_daemon.config import read_settings
 
     try:
+        choose(os.environ)
         document = read_settings().as_dict()
     except StartError as error:
         problems = [line.strip() for line in str(error).splitlines()[1:]]
@@ -73,4 +82,7 @@ def _check_config() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # a thread that never ends must not keep a daemon that could not start

@@ -27,7 +27,7 @@ class Settings(BaseModel):
 
     var_dir: Path = Field(
         Path("var"),
-        description="Folder of the daemon's files. Set it only with KSI_VAR_DIR, because the ksi command must find it too.",
+        description="Folder of the daemon's files. Set it only with KSI_VAR_DIR or --var-dir; without them docs/operators.md says which.",
     )
     audit_key_file: Path | None = Field(
         None,

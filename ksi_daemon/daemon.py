@@ -33,6 +33,7 @@ from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.process.control import Control
 from ksi_daemon.process.lifecycle import Signals, end_at_the_latest, greet, raise_file_limit, run_to_the_end
+from ksi_daemon.process.start_failure import cannot_run
 from ksi_daemon.routing.agent_tools import AgentTools
 from ksi_daemon.routing.bus import Bus
 from ksi_daemon.routing.deadlines import Deadlines
@@ -43,7 +44,7 @@ from ksi_daemon.storage import mcp_sessions
 from ksi_daemon.storage.agents import SqliteAgents
 from ksi_daemon.storage.audit_head import AuditHead
 from ksi_daemon.storage.migrations import MIGRATIONS
-from ksi_daemon.storage.sqlite import open_database
+from ksi_daemon.storage.sqlite import DatabaseError, open_database
 from ksi_daemon.storage.state import SqliteState, StateStore
 from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.listener import bind, serving
@@ -219,7 +220,12 @@ def run(read: SettingsRead, *, terminal: bool) -> None:
     raise_file_limit()
     log = Log(read.settings.var_dir / "log" / "ksi.jsonl", read.settings.log_level, sys.stderr if terminal else None)
     log.take_standard_logging()
-    run_to_the_end(uvloop.new_event_loop(), serve(read, log), log.logger)
-    log.file.close()
+    try:
+        run_to_the_end(uvloop.new_event_loop(), serve(read, log), log.logger)
+    except DatabaseError as error:
+        log.logger.exception("the daemon ended")
+        raise cannot_run(error, read.settings.var_dir) from error
+    finally:
+        log.file.close()
     sys.stdout.flush()
     os._exit(0)  # a plugin's thread that never ends must not keep the process

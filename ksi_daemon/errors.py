@@ -21,6 +21,7 @@
 
     StartError                    exit code
     ├── BadData                   65                a database is corrupt, cut, empty or newer than this program
+    ├── CannotRun                 71                the system refused files, disk space or descriptors
     ├── AlreadyRunning            75                another daemon holds this var/
     └── BadSettings               78                the settings, or the mode of var/, must be fixed first
 
@@ -227,6 +228,12 @@ class BadData(StartError):
     """A database is corrupt, cut, unexpectedly empty, or newer than this program."""
 
     exit_code = 65
+
+
+class CannotRun(StartError):
+    """The operating system refused what the daemon needs: files, disk space, descriptors."""
+
+    exit_code = 71
 
 
 class AlreadyRunning(StartError):

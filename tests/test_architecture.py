@@ -179,12 +179,14 @@ def test_the_losers_of_a_race_for_the_lock_load_the_standard_library_only() -> N
     wanted = {node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name for node in at_once}
     assert {module for module in wanted if module.startswith("ksi_daemon")} == {
         "ksi_daemon.errors",
+        "ksi_daemon.process.start_failure",
         "ksi_daemon.process.var_dir",
     }
     for name in (
         "__init__",
         "errors",
         "process/__init__",
+        "process/start_failure",
         "process/var_dir",
         "workers/__init__",
         "workers/plugin_import",

@@ -13,7 +13,7 @@ from typing import IO
 
 from ksi_client.command.fault import ALREADY_RUNNING, BAD_CONFIG, BAD_DATA, FAILED, TIMED_OUT, Fault
 from ksi_client.command.lock import holder
-from ksi_client.paths import config_file, output_file
+from ksi_client.paths import config_file, may_be_used, output_file
 
 _POLL_S = 0.02
 _TAIL_BYTES = 8_000
@@ -100,7 +100,7 @@ def _prepared(var: Path) -> bool:
     try:
         var.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = var.stat()
-        if state.st_uid != os.getuid():
+        if state.st_uid != os.getuid() or not may_be_used(var):
             return False
         if state.st_mode & 0o077 and all(entry.name == ".gitignore" for entry in var.iterdir()):
             var.chmod(0o700)

@@ -18,18 +18,20 @@ app = verb_app()
 
 _SHORT_WAIT_S = 1.0
 
-WaitOption = Annotated[bool, typer.Option("--wait", help="Return only when the daemon answers.")]
-WaitSecondsOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to --wait.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Return only when the daemon answers, or as soon as its process runs.")
+]
+WaitSecondsOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait.")]
 
 
 @app.command(cls=Verb)
 def start(
     context: typer.Context,
     foreground: Annotated[bool, typer.Option("--foreground", "-f", help="Stay in this terminal.")] = False,
-    wait: WaitOption = False,
+    wait: WaitOption = True,
     timeout: WaitSecondsOption = 15,
 ) -> None:
-    """Start the daemon. Its output goes to var/log/daemon.out; exit 75 when one is already running."""
+    """Start the daemon and wait until it answers. Its output goes to var/log/daemon.out; exit 75 when one is already running."""
     var = var_dir()
     refuse_second_daemon(var)
     if foreground:
@@ -42,8 +44,8 @@ def start_detached(screen: Screen, var: Path, *, wait_s: float | None, config: P
     """Start a daemon and print its state."""
     daemon = Detached(var, config)
     if wait_s is None:
-        daemon.wait_until(lambda: socket_file(var).is_socket() and read_state(var)[1], at_most_s=_SHORT_WAIT_S)
-    elif not daemon.wait_until(lambda: read_state(var)[1], at_most_s=wait_s):
+        daemon.wait_until(lambda: _answers(var, daemon.pid), at_most_s=_SHORT_WAIT_S)
+    elif not daemon.wait_until(lambda: _answers(var, daemon.pid), at_most_s=wait_s):
         raise Fault(
             f"the daemon (pid {daemon.pid}) does not answer yet after {wait_s:g} s; it is still running",
             exit_code=TIMED_OUT,
@@ -56,3 +58,11 @@ def start_detached(screen: Screen, var: Path, *, wait_s: float | None, config: P
         show_state(screen, state)
     else:
         show_state(screen, {"state": "starting", "pid": daemon.pid, "var_dir": str(var)})
+
+
+def _answers(var: Path, pid: int) -> bool:
+    """Whether it is this daemon that answers, and not one that is about to end."""
+    if not socket_file(var).is_socket():
+        return False
+    state, answers = read_state(var)
+    return answers and state.get("pid") == pid

@@ -11,7 +11,7 @@ from ksi_client.command.readable import duration
 from ksi_client.command.screen import Screen
 from ksi_client.command.verb import Verb, verb_app
 from ksi_client.errors import KsiError
-from ksi_client.paths import socket_file, var_dir
+from ksi_client.paths import chosen_var_dir, socket_file
 from ksi_client.sync_client import SyncClient
 
 app = verb_app()
@@ -21,8 +21,9 @@ app = verb_app()
 def status(context: typer.Context) -> None:
     """Show the state of the daemon. Exit 5 when it does not answer."""
     screen: Screen = context.obj
-    state, answers = read_state(var_dir())
-    show_state(screen, state)
+    var, reason = chosen_var_dir()
+    state, answers = read_state(var)
+    show_state(screen, state | {"var_dir_from": reason})
     if not answers:
         raise typer.Exit(UNREACHABLE)
 
@@ -44,6 +45,8 @@ def show_state(screen: Screen, state: dict[str, Any]) -> None:
         screen.document(state)
         return
     fields = {name: value for name, value in state.items() if value not in (None, [], "")}
+    if "var_dir_from" in fields:
+        fields["var_dir"] = f"{fields.get('var_dir')} ({fields.pop('var_dir_from')})"
     if isinstance(fields.get("uptime_s"), (int, float)):
         fields["uptime"] = duration(fields.pop("uptime_s"))
     if isinstance(fields.get("started_at"), str):

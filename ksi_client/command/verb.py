@@ -1,5 +1,6 @@
-"""The output options shared by all verbs, accepted before or after the verb."""
+"""The options shared by all verbs (output, and which daemon), accepted before or after the verb."""
 
+import os
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -22,19 +23,37 @@ def _option(name: str, *flags: str, help: str) -> Any:
     return typer.Option(*flags, callback=_remember(name), expose_value=False, help=help)
 
 
-def _printing(
+def _use_var_dir(_context: typer.Context, path: str | None) -> None:
+    if path:
+        os.environ["KSI_VAR_DIR"] = os.path.abspath(
+            os.path.expanduser(path)
+        )  # also for the processes that a verb starts
+
+
+def _shared(
     json: Annotated[bool, _option("json", "--json", help="Print one JSON document.")] = False,
     no_color: Annotated[bool, _option("no_color", "--no-color", help="No colours (also: NO_COLOR=1).")] = False,
     quiet: Annotated[bool, _option("quiet", "--quiet", "-q", help="No notes on stderr, only errors.")] = False,
     verbose: Annotated[bool, _option("verbose", "--verbose", "-v", help="More on stderr.")] = False,
     utc: Annotated[bool, _option("utc", "--utc", help="Times in UTC instead of local time.")] = False,
+    var_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--var-dir",
+            metavar="FOLDER",
+            callback=_use_var_dir,
+            expose_value=False,
+            is_eager=True,
+            help="Which daemon: the folder of its files (also: KSI_VAR_DIR).",
+        ),
+    ] = None,
 ) -> None:
     """Declares the shared options; never called."""
 
 
 def _shared_options() -> list[Any]:
     declaration = typer.Typer(add_completion=False, rich_markup_mode=None)
-    declaration.command()(_printing)
+    declaration.command()(_shared)
     return list(typer.main.get_command(declaration).params)
 
 

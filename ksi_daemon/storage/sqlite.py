@@ -268,6 +268,15 @@ async def open_database(path: Path, migrations: Sequence[str]) -> AsyncIterator[
 
 async def _connect(path: Path) -> aiosqlite.Connection:
     connection = await aiosqlite.connect(path, isolation_level=None)
+    try:
+        await _configure(connection)
+    except BaseException:  # its thread would keep the process from ending
+        await connection.close()
+        raise
+    return connection
+
+
+async def _configure(connection: aiosqlite.Connection) -> None:
     connection.row_factory = sqlite3.Row
     for pragma in (
         "synchronous = FULL",
@@ -277,4 +286,3 @@ async def _connect(path: Path) -> aiosqlite.Connection:
         "journal_size_limit = 67108864",
     ):
         await connection.execute(f"PRAGMA {pragma}")
-    return connection

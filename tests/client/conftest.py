@@ -37,10 +37,18 @@ def var(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def mark_var() -> None:
+    """Put the marker of a daemon into the var folder, if there is one."""
+    var = Path(os.environ["KSI_VAR_DIR"])
+    if var.is_dir():
+        (var / ".ksi-var").touch(mode=0o600)
+
+
 @pytest.fixture
 def daemon(var: Path) -> Iterator[FakeDaemon]:
     """A running fake daemon at the var folder's socket."""
     with FakeDaemon(var / "run" / "ksi.sock") as fake:
+        mark_var()
         yield fake
 
 

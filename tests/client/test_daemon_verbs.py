@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ksi_client.command.lock import holder
-from tests.client.conftest import WAIT_S, Ksi
+from tests.client.conftest import WAIT_S, Ksi, mark_var
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_what_start_makes_is_closed_to_others(installed: Path, ksi: Ksi) -> None
 
 
 def test_start_without_waiting_returns_with_a_living_daemon(installed: Path, ksi: Ksi) -> None:
-    started = ksi("start", "--json")
+    started = ksi("start", "--no-wait", "--json")
     assert started.returncode == 0
     state = json.loads(started.stdout)
     assert state["state"] in ("starting", "running")
@@ -59,7 +59,7 @@ def test_start_without_waiting_returns_with_a_living_daemon(installed: Path, ksi
 
 def test_a_daemon_that_refuses_its_settings_passes_its_words_and_code_on(installed: Path, ksi: Ksi) -> None:
     Path("ksi.toml").write_text("bad")
-    for words in (("start",), ("start", "--wait")):
+    for words in (("start",), ("start", "--wait"), ("start", "--no-wait")):
         done = ksi(*words)
         assert done.returncode == 78
         assert "port: not a number \\x1b[31m" in done.stderr
@@ -68,11 +68,11 @@ def test_a_daemon_that_refuses_its_settings_passes_its_words_and_code_on(install
 
 def test_an_open_var_folder_is_left_to_the_daemon_to_refuse(installed: Path, ksi: Ksi) -> None:
     installed.mkdir(mode=0o755)
-    (installed / "something").touch()
+    (installed / ".ksi-var").touch()
     done = ksi("start", "--wait")
     assert done.returncode == 78
     assert "chmod 700" in done.stderr
-    assert sorted(path.name for path in installed.iterdir()) == ["something"]
+    assert sorted(path.name for path in installed.iterdir()) == [".ksi-var"]
 
 
 def test_the_var_folder_of_a_fresh_checkout_is_closed_and_used(installed: Path, ksi: Ksi) -> None:
@@ -127,6 +127,7 @@ def test_status_of_a_stopped_daemon_is_stopped_and_exit_5(var: Path, ksi: Ksi) -
         "state": "stopped",
         "pid": None,
         "var_dir": str(var),
+        "var_dir_from": "KSI_VAR_DIR or --var-dir",
         "socket": str(var / "run" / "ksi.sock"),
         "reason": f"no daemon answers at {var}/run/ksi.sock: the socket does not exist, "
         "so no daemon runs on this var folder",
@@ -164,7 +165,8 @@ def test_config_check_lists_problems_and_exits_78(installed: Path, ksi: Ksi) -> 
 
 
 def findings(ksi: Ksi, **environment: str) -> tuple[int, dict[str, set[str]]]:
-    """The exit code and, for each check, the states it found."""
+    """The exit code and, for each check, the states it found; the var folder is marked as a daemon would have done."""
+    mark_var()
     done = ksi("doctor", "--json", **environment)
     found: dict[str, set[str]] = {}
     for check in json.loads(done.stdout)["checks"]:

@@ -13,12 +13,34 @@ ANOTHER_UID = 12_345
 def test_a_var_that_others_can_reach_is_refused_with_the_command_that_mends_it(daemon: Daemon) -> None:
     """S06"""
     daemon.var.mkdir()
-    (daemon.var / "something").touch()
+    (daemon.var / ".ksi-var").touch()
     daemon.var.chmod(0o777)
     code, message = daemon.refusal()
     assert code == 78
     assert f"chmod 700 '{daemon.var}'" in message
     assert daemon.var.stat().st_mode & 0o777 == 0o777, "mending it is the operator's decision"
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_folder_of_something_else_is_refused_without_advice_about_it(daemon: Daemon, mode: int) -> None:
+    """S06: nothing is written into it, and no command that would change it is named."""
+    daemon.var.mkdir()
+    (daemon.var / "spool").mkdir()
+    daemon.var.chmod(mode)
+    code, message = daemon.refusal()
+    assert code == 78
+    assert "KSI_VAR_DIR" in message
+    assert "chmod" not in message
+    assert [path.name for path in daemon.var.iterdir()] == ["spool"]
+
+
+def test_the_var_folder_of_a_daemon_that_wrote_no_marker_is_used_and_marked(daemon: Daemon) -> None:
+    """S06: its folders are known by their names."""
+    daemon.start()
+    assert daemon.stop() == 0
+    (daemon.var / ".ksi-var").unlink()
+    daemon.start()
+    assert (daemon.var / ".ksi-var").exists()
 
 
 @pytest.mark.parametrize("name", ["run", "db", "log", "plugins"])
@@ -35,6 +57,7 @@ def test_a_folder_inside_var_that_others_can_reach_is_refused_too(daemon: Daemon
 def test_a_var_of_another_user_is_refused_with_the_command_that_mends_it(daemon: Daemon) -> None:
     """S06"""
     daemon.var.mkdir(mode=0o700)
+    (daemon.var / ".ksi-var").touch()
     os.chown(daemon.var, ANOTHER_UID, -1)
     code, message = daemon.refusal()
     assert code == 78

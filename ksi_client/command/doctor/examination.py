@@ -37,12 +37,14 @@ CHECKS: dict[str, Check] = {
     "sqlite": machine_checks.sqlite,
     "clock": machine_checks.clock,
 }
+OF_ANY_FOLDER = ("var folder", "settings", "sqlite", "clock")  # when the var folder is not KSI's
 
 
 def examine() -> list[Finding]:
     """All findings, in the order of the table above."""
     site = _collect()
-    return [finding for name, check in CHECKS.items() for finding in _run(name, check, site)]
+    checks = CHECKS if site.is_known else {name: CHECKS[name] for name in OF_ANY_FOLDER}
+    return [finding for name, check in checks.items() for finding in _run(name, check, site)]
 
 
 def _run(name: str, check: Check, site: Site) -> list[Finding]:

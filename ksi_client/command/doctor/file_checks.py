@@ -26,6 +26,10 @@ def var_folder(site: Site) -> Iterator[Finding]:
         yield Finding(name, "warn", f"{var} does not exist yet", "ksi start creates it")
         return
     mode = stat.S_IMODE(state.st_mode)
+    if not site.is_known:
+        seen = f"{var} has no marker of KSI, so it is not examined: no daemon has used it"
+        yield Finding(name, "warn", seen, "set KSI_VAR_DIR or --var-dir to the folder of a daemon")
+        return
     if not var.is_dir():
         yield Finding(name, "fail", f"{var} is not a folder", "set KSI_VAR_DIR to a folder")
     elif var.stat().st_uid != os.getuid():

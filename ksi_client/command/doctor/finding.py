@@ -1,7 +1,10 @@
 """The result of one check, and the state that the checks inspect."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from ksi_client.paths import has_marker
 
 
 class Finding(NamedTuple):
@@ -25,6 +28,11 @@ class Site(NamedTuple):
     plugins: list[dict[str, Any]] | None
     unreachable_reason: str | None
     agents: list[dict[str, Any]] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the var folder is KSI's, or does not exist yet. About another folder nothing is advised."""
+        return self.pid is not None or has_marker(self.var) or not os.path.lexists(self.var)
 
     def setting(self, name: str) -> Any:
         """The value of a setting, None where it is not known."""
