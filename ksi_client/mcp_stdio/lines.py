@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from ksi_client.mcp_stdio.message import INVALID_REQUEST, BadLine
 
-LINE_LIMIT_BYTES = 4 * 1024 * 1024  # what the hub takes
+LINE_LIMIT_BYTES = 1024 * 1024  # what the hub takes
 PIECE_BYTES = 65536
 AHEAD = 16  # pieces that are read before they are used
 

@@ -29,6 +29,7 @@ from ksi_daemon.mcp.request import (
     check_routing_headers,
     header,
     identifier,
+    joined_header,
     read_body,
     refuse_lookalike_headers,
     replay,
@@ -109,14 +110,13 @@ class Endpoint:
         version, session = header(headers, b"mcp-protocol-version"), header(headers, b"mcp-session-id")
         transports = await self._transports()
         check_routing_headers(headers, rpc, transports.decoded_header)
-        accept = header(headers, b"accept")
+        accept = joined_header(headers, b"accept")
         json_only = session is None and (accept is None or ("json" in accept and "event-stream" not in accept))
         stateless = json_only or (session is None and version is None and rpc.method != "initialize")
         inner: Scope = {**scope, PRINCIPAL: principal, VIEW: self._view(scope, principal)}
-        if accept is None:
-            inner = with_header(inner, b"accept", b"application/json")
+        inner = with_header(inner, b"accept", accept or "application/json")
         if stateless and version is None:
-            inner = with_header(inner, b"mcp-protocol-version", SESSION_REVISIONS[-1].encode())
+            inner = with_header(inner, b"mcp-protocol-version", SESSION_REVISIONS[-1])
         in_session = not stateless and (version is None or version in SESSION_REVISIONS)
         reply = Reply(
             self._router, inner, send, rpc, status=not in_session, wait=self._settings().old_era_refusal == "http"

@@ -14,7 +14,7 @@ FLUSHED = "ksi.flushed"  # in the ASGI scope: waits until the client's machine t
 WRITTEN = "ksi.written"  # in the ASGI scope: a future, whether the reply was written to its end
 REFUSAL = "ksi.refusal"  # in the ASGI scope: the error that decides the HTTP status
 
-BODY_LIMIT_BYTES = 4 * 1024 * 1024
+BODY_LIMIT_BYTES = 1024 * 1024  # while JSON is parsed nothing else is served
 IDENTITY = (b"authorization", b"x-ksi-agent-id", b"x-ksi-conversation-id", b"x-ksi-handshake", b"mcp-session-id")
 ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -110,6 +110,13 @@ def check_routing_headers(headers: Headers, rpc: Rpc, decoded: Callable[[str | N
         raise HeaderMismatch(f"the header Mcp-Name differs from {NAMED_BY[rpc.method]} in the body")
 
 
-def with_header(scope: Scope, name: bytes, value: bytes) -> Scope:
-    """A copy of the scope with one more header."""
-    return {**scope, "headers": [*scope["headers"], (name, value)]}
+def joined_header(headers: Headers, name: bytes) -> str | None:
+    """The value of a header that is a list and may be sent in several lines, or None without it."""
+    values = [value for key, value in headers if key == name]
+    return b", ".join(values).decode("latin-1").strip(" \t") if values else None
+
+
+def with_header(scope: Scope, name: bytes, value: str) -> Scope:
+    """A copy of the scope in which the header has this value, in one line."""
+    others = [(key, other) for key, other in scope["headers"] if key != name]
+    return {**scope, "headers": [*others, (name, value.encode("latin-1"))]}

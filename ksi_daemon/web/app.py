@@ -68,7 +68,7 @@ class _Root:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        if request.method in ("POST", "DELETE") or request.headers.get("accept") == "text/event-stream":
+        if request.method in ("POST", "DELETE") or request.headers.getlist("accept") == ["text/event-stream"]:
             await self._mcp(scope, receive, send)
         else:
             await PlainTextResponse("Not Found\n", status_code=404, headers=NO_STORE)(scope, receive, send)

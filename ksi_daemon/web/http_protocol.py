@@ -46,7 +46,7 @@ class HttpLimits:
 
     head_bytes: int = 32 * 1024
     headers: int = 100
-    body_bytes: int = 4 * 1024 * 1024  # of a chunked body with its framing
+    body_bytes: int = 1024 * 1024  # of a chunked body with its framing
     all_bodies_bytes: int = 24 * 1024 * 1024  # of all requests at once; parsing takes up to eight times as much
     head_s: float = 10.0
     body_s: float = 30.0

@@ -223,7 +223,7 @@ def test_a_daemon_refuses_malformed_and_oversized_requests_and_serves_the_next(d
             head.replace(b"\r", b"") + b"\n",
         ],
         b"431": [head + b"X-A: 1\r\n" * 100 + b"\r\n", head + b"X-A: " + b"a" * 1_000_000 + b"\r\n\r\n"],
-        b"413": [head + b"Content-Length: 4194305\r\n\r\n" + b"x" * 4_194_305],
+        b"413": [head + b"Content-Length: 1048577\r\n\r\n" + b"x" * 1_048_577],
     }
     for status, requests in refused.items():
         for request in requests:

@@ -13,7 +13,7 @@ from tests.live.daemon_process import Daemon, until
 
 MIB = 1024 * 1024
 BODIES = 100
-BODY_BYTES = int(3.9 * MIB)
+BODY_BYTES = int(0.97 * MIB)
 
 
 def _post(port: int, token: str, body: bytes) -> int | None:

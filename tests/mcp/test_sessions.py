@@ -12,8 +12,8 @@ from ksi_daemon.mcp.endpoint import STREAMS_LIMIT
 from ksi_daemon.plugin import Context, Plugin
 from tests.agents_at_work import rows
 from tests.cases import case
-from tests.in_process import Said, Text, until
-from tests.mcp_hub import McpHub, serving_mcp
+from tests.in_process import Said, Text, soon, until
+from tests.mcp_hub import META, McpHub, serving_mcp
 
 work = Plugin("work")
 
@@ -192,6 +192,33 @@ async def test_a_client_that_takes_only_json_is_served_without_a_session_in_ever
                 assert "result" in reply.json()
         reply = await hub.request_2026(token, "tools/list", headers={"accept": "application/json"})
         assert reply.status_code == 200
+
+
+async def test_an_accept_header_in_several_lines_is_one_list() -> None:
+    """K001: clients and proxies may send it so."""
+    async with serving_mcp() as hub:
+        token = await hub.agent()
+        lines = [("accept", "application/json"), ("accept", "text/event-stream")]
+        both = [("authorization", f"Bearer {token}"), ("content-type", "application/json"), *lines]
+        session = await soon(hub.http.post(hub.url, json=initialize(), headers=both))
+        assert session.headers["content-type"].startswith("text/event-stream")
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": META}}
+        modern = [*both, ("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")]
+        assert (await soon(hub.http.post(hub.url, json=body, headers=modern))).status_code == 200
+        neither = [*both[:2], ("accept", "text/html"), ("accept", "text/event-stream"), *modern[-2:]]
+        assert (await soon(hub.http.post(hub.url, json=body, headers=neither))).status_code == 406
+        doubled = [*both[:2], ("accept", "text/event-stream"), ("accept", "text/html")]
+        assert (await soon(hub.http.get(f"http://127.0.0.1:{hub.port}/", headers=doubled))).status_code == 404
+
+
+async def test_a_body_of_more_than_a_mebibyte_is_refused() -> None:
+    """L062: parsing it would keep all others waiting."""
+    async with serving_mcp() as hub:
+        token = await hub.agent()
+        body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+        limit = 1024 * 1024
+        assert (await hub.post(token, body.ljust(limit))).status_code == 200
+        assert (await hub.post(token, body.ljust(limit + 1))).status_code == 413
 
 
 async def test_calls_of_a_session_are_on_record_like_any_other() -> None:

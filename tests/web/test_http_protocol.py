@@ -138,14 +138,14 @@ async def test_large_headers_and_many_headers_are_refused(tmp_path: Path) -> Non
 
 async def test_a_body_over_the_limit_is_refused_before_and_while_it_is_read(tmp_path: Path) -> None:
     """H06"""
-    limit = 4 * 1024 * 1024
+    limit = 1024 * 1024
     async with site(tmp_path, echo) as served:
         assert await served.ask(served.head(POST, f"Content-Length: {limit}") + b"x" * limit) == (200, False)
         assert await served.ask(served.head(POST, f"Content-Length: {limit + 1}")) == (413, True)
         assert await served.ask(served.head(POST, f"Content-Length: {limit + 1}") + b"x" * (limit + 1)) == (413, True)
         async with served.connection() as connection:
             connection.send(served.head(POST, "Transfer-Encoding: chunked"))
-            for _ in range(64):
+            for _ in range(16):
                 connection.send(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
             assert (await connection.answer())[0] == 413
             await connection.closed()
