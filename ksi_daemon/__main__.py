@@ -82,7 +82,11 @@ def _check_config() -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main(sys.argv[1:])
+    try:
+        exit_code = main(sys.argv[1:])
+    except BaseException:  # noqa: BLE001 - a defect: shown, and the process ends all the same
+        sys.excepthook(*sys.exc_info())
+        exit_code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)  # a thread that never ends must not keep a daemon that could not start

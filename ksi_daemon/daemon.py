@@ -32,7 +32,8 @@ from ksi_daemon.plugin_host.running_plugin import RunningPlugin, Subscription
 from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.process.control import Control
-from ksi_daemon.process.lifecycle import Signals, end_at_the_latest, greet, raise_file_limit, run_to_the_end
+from ksi_daemon.process.forked import close_in_forked_children
+from ksi_daemon.process.lifecycle import ExitTimer, Signals, greet, raise_file_limit, run_to_the_end
 from ksi_daemon.process.start_failure import cannot_run
 from ksi_daemon.routing.agent_tools import AgentTools
 from ksi_daemon.routing.bus import Bus
@@ -170,8 +171,10 @@ async def serve(read: SettingsRead, log: Log) -> None:
     settings, stop_requested = read.settings, asyncio.Event()
     for warning in read.warnings:
         log.logger.warning(warning)
-    signals = Signals(stop_requested, log.logger)
+    exit_timer = ExitTimer(EXIT_AT_THE_LATEST_S, log.logger)
+    signals = Signals(stop_requested, exit_timer)
     listener = bind(settings.host, settings.port, settings.var_dir / "run" / "http_port")
+    close_in_forked_children(listener.fileno())
     port = listener.getsockname()[1]
     word = "starting"
     mcp: McpService | None = None
@@ -198,7 +201,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         greet(control)
         await stop_requested.wait()
         word = "stopping"
-        end_at_the_latest(EXIT_AT_THE_LATEST_S, log.logger)
+        exit_timer.start()
         await _drain(router, log)
         with suppress(AuditUnavailable):  # its alarm says so; the stop goes on
             await router.note("system:stopped", {"calls_cut": router.in_flight})

@@ -186,6 +186,7 @@ def test_the_losers_of_a_race_for_the_lock_load_the_standard_library_only() -> N
         "__init__",
         "errors",
         "process/__init__",
+        "process/forked",
         "process/start_failure",
         "process/var_dir",
         "workers/__init__",

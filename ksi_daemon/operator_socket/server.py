@@ -30,6 +30,7 @@ from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.operator_socket.request import Request, id_of, parse_request
 from ksi_daemon.principal import Principal
+from ksi_daemon.process.forked import close_in_forked_children
 from ksi_daemon.routing.bus import Mailbox
 from ksi_daemon.routing.router import Router
 
@@ -64,6 +65,7 @@ class OperatorSocket:
     async def listening(self, path: Path) -> AsyncIterator[None]:
         """Serve on `path` until left; then refuse new connections and close all."""
         listener = _bind(path)
+        close_in_forked_children(listener.fileno())
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: _Connection(self), sock=listener, backlog=BACKLOG
         )

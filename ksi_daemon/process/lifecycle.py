@@ -6,53 +6,78 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ksi_daemon import __version__
 from ksi_daemon.errors import Invalid
 from ksi_daemon.process.control import Control
 
+LOG_LIMIT_S = 0.3
+
+
+class ExitTimer:
+    """Ends the process some time after `start`, from a thread: also when the event loop is blocked or stopped.
+
+    The thread is begun at once, and `start` only writes to a pipe: a signal's handler may interrupt code that holds any lock.
+    """
+
+    def __init__(self, limit_s: float, log: Any) -> None:
+        self._limit_s = limit_s
+        self._log = log
+        self._reader, self._writer = os.pipe()
+        threading.Thread(target=self._wait, name="exit timer", daemon=True).start()
+
+    def start(self) -> None:
+        """Begin to count, if that has not begun."""
+        os.write(self._writer, b".")
+
+    def _wait(self) -> None:
+        os.read(self._reader, 1)
+        time.sleep(self._limit_s)
+        logging = threading.Thread(target=self._log_end, daemon=True)  # the blocked code may hold the log's lock
+        logging.start()
+        logging.join(LOG_LIMIT_S)
+        os._exit(1)
+
+    def _log_end(self) -> None:
+        self._log.error("closing took too long: exiting now", limit_s=self._limit_s)
+
 
 class Signals:
-    """SIGTERM and SIGINT ask to stop, a second one ends at once; SIGHUP does `on_hangup`."""
+    """SIGTERM and SIGINT ask to stop, a second one ends at once; SIGHUP does `on_hangup`.
 
-    def __init__(self, stop_requested: asyncio.Event, log: Any) -> None:
+    The first two are Python's own signal handlers, which interrupt what the main thread runs: also Python code that blocks the loop.
+    """
+
+    def __init__(self, stop_requested: asyncio.Event, exit_timer: ExitTimer) -> None:
         self.on_hangup: Callable[[], object] = lambda: None
         self._stop_requested = stop_requested
-        self._log = log
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._stop)
-        loop.add_signal_handler(signal.SIGINT, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        self._exit_timer = exit_timer
+        self._stopping = False
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
 
-    def _stop(self) -> None:
-        if self._stop_requested.is_set():
-            self._log.warning("second stop signal: exiting at once")
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        if self._stopping or self._stop_requested.is_set():
             os._exit(128 + signal.SIGTERM)
-        self._stop_requested.set()
+        self._stopping = True
+        self._exit_timer.start()
+        self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     def _hang_up(self) -> None:
         with suppress(Invalid):  # already logged, and announced as config:rejected
             self.on_hangup()
 
 
-def end_at_the_latest(limit_s: float, log: Any) -> None:
-    """Exit the process if closing takes too long. Every database survives a kill."""
-
-    def give_up() -> None:
-        log.error("closing took too long: exiting now", limit_s=limit_s)
-        os._exit(1)
-
-    timer = threading.Timer(limit_s, give_up)
-    timer.daemon = True
-    timer.start()
-
-
 def run_to_the_end(loop: asyncio.AbstractEventLoop, life: Coroutine[Any, Any, None], log: Any) -> None:
-    """Run until `life` ends. A plugin's task that raises SystemExit must not end the daemon."""
+    """Run until `life` ends. A plugin that raises SystemExit in a task, or stops the loop, must not end the daemon."""
     asyncio.set_event_loop(loop)
     main = loop.create_task(life, name="daemon")
     while not main.done():
@@ -62,6 +87,10 @@ def run_to_the_end(loop: asyncio.AbstractEventLoop, life: Coroutine[Any, Any, No
             if main.done():
                 raise
             log.exception("a plugin's task tried to end the daemon", raised=repr(error))
+        except RuntimeError:
+            if main.done():
+                raise
+            log.exception("a plugin stopped the event loop: it runs on")
     main.result()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from ksi_daemon.errors import AlreadyRunning, BadSettings
+from ksi_daemon.process.forked import close_in_forked_children
 
 FOLDERS = ("run", "db", "log", "plugins")
 MARKER = ".ksi-var"
@@ -129,6 +130,7 @@ class Lock:
                 f"a daemon with pid {holder} already runs on {self.path.parent.parent}. "
                 "Stop it with `ksi stop`, or give this daemon its own folder with KSI_VAR_DIR."
             ) from error
+        close_in_forked_children(self._file)
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
         return self
