@@ -12,9 +12,11 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from ksi_daemon.errors import BadSettings
+from ksi_daemon.view_settings import VIEWS_LIMIT, ViewSettings, check_view_names
 
 CONFIG_LIMIT_BYTES = 1_000_000
 NOT_SETTINGS = {"KSI_CONFIG", "KSI_DEBUG", "KSI_TOKEN"}  # read by the command, the launcher and agents' configs
+FILE_ONLY = {"views"}  # tables, which a variable cannot hold
 NEED_RESTART = {
     "host", "port", "var_dir", "audit_key_file", "plugin_dirs", "plugins_disabled", "monitor_events", "notice_inbox",
 }  # fmt: skip
@@ -71,6 +73,16 @@ class Settings(BaseModel):
     expose_error_details: bool = Field(
         False, description="Put the error text of a failed handler into the answer, not only into the log."
     )
+    views: dict[str, ViewSettings] = Field(
+        {}, max_length=VIEWS_LIMIT, description="Views of your own at /mcp/NAME: a table [views.NAME] for each."
+    )
+
+    @field_validator("views", mode="before")
+    @classmethod
+    def _are_named(cls, views: object) -> object:
+        if isinstance(views, dict):
+            check_view_names(views)
+        return views
 
     @field_validator("port", "call_timeout_s", "result_limit_bytes", "notice_inbox", "monitor_events", mode="before")
     @classmethod
@@ -187,6 +199,8 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
             continue
         if name not in Settings.model_fields:
             warnings.append(f"the variable {variable} is ignored: it is not a known setting{_nearest(name, 'KSI_')}")
+        elif name in FILE_ONLY:
+            problems.append(f"{variable} cannot be set: {name} is a table, which only ksi.toml can hold")
         elif name in ("plugin_dirs", "plugins_disabled"):
             values[name] = [part for part in text.replace(os.pathsep, ",").split(",") if part]
         elif text == "" and name != "var_dir":  # an empty KSI_VAR_DIR means the default, as in the command
@@ -206,9 +220,10 @@ def _nearest(name: str, prefix: str = "") -> str:
 
 
 def _problem(sources: Mapping[str, str], detail: Any) -> str:
-    name = str(detail["loc"][0])
+    path = [str(part) for part in detail["loc"]]
+    name = path[0] if path[0] not in FILE_ONLY else ".".join(path)
     problem = detail["msg"].removeprefix("Value error, ")
-    return f"{name} = {_shown(detail['input'])} (from {sources.get(name, 'default')}): {problem}"
+    return f"{name} = {_shown(detail['input'])} (from {sources.get(path[0], 'default')}): {problem}"
 
 
 def _shown(value: Any) -> str:

@@ -26,6 +26,7 @@ from ksi_daemon.logs.log import Log
 from ksi_daemon.mcp.handshakes import Handshakes
 from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.mcp_service import McpService
+from ksi_daemon.mcp.views import Views
 from ksi_daemon.operator_socket.server import OperatorSocket
 from ksi_daemon.plugin_host.loader import Loader
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin, Subscription
@@ -108,6 +109,7 @@ async def open_hub(
             limits.call_timeout_s = new.settings.call_timeout_s
             limits.result_bytes = new.settings.result_limit_bytes
             limits.expose_error_details = new.settings.expose_error_details
+            router.renew_catalogue()  # its views may be others
 
         apply(read)
         control = Control(
@@ -125,13 +127,14 @@ async def open_hub(
         sessions = await stack.enter_async_context(
             open_database(settings.var_dir / "db" / "mcp_sessions.db", mcp_sessions.MIGRATIONS)
         )
+        views = Views(router, lambda: control.read.settings, lambda: loader.views())  # noqa: PLW0108 - the loader is made below
         mcp = McpService(
             router,
             gate,
             Resolvers(rights.credentials),
             log.logger,
             settings=lambda: control.read.settings,
-            views=lambda: loader.views(),  # noqa: PLW0108 - the loader is made below, and is given this service
+            views=views,
             handshakes=Handshakes(mcp_sessions.SqliteHandshakes(sessions)),
         )
         background.start("the clean-up of handshakes", mcp.handshakes.clean_up)
@@ -144,9 +147,11 @@ async def open_hub(
         rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, agents)
         rights.on_revoked = lambda agent_id: mcp.list_changes.rights_changed({agent_id})
         router.on_new_catalogue = mcp.list_changes.tools_changed
+        control.problems_of, control.warnings = views.problems, views.warnings
         rights.plugin_names = lambda: {*loader.running, *loader.set_aside}
         control.alarm_sources += [
             audit.alarms,
+            lambda: views.problems(control.read.settings),
             background.alarms,
             lambda: [log.file.problem] if log.file.problem else [],
             lambda: (
@@ -158,6 +163,7 @@ async def open_hub(
         await loader.load_core(CORE)
         if shipped:
             await loader.load_all(settings.plugin_dirs, settings.plugins_disabled)
+        control.log_warnings()
         yield Hub(router, loader, control, log, rights, audit, background, mcp)
 
 

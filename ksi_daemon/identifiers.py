@@ -1,4 +1,4 @@
-"""Unique ids that sort by time; the syntax of event names, patterns and tool names."""
+"""Unique ids that sort by time; the syntax of names: events, patterns, tools and views."""
 
 import itertools
 import random
@@ -8,6 +8,9 @@ import time
 EVENT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}:[a-z][a-z0-9_]{0,47}")
 PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 PATTERN = re.compile(r"\*|[a-z][a-z0-9_]{0,31}:(?:\*|[a-z][a-z0-9_]{0,47})")
+TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+VIEW_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+RESERVED_VIEWS = frozenset({"tools", "call"})
 
 _PROCESS = f"{random.SystemRandom().getrandbits(48):012x}"
 _count = itertools.count(16**8).__next__

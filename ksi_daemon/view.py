@@ -3,17 +3,13 @@
 A view is served at `/mcp/<its name>`; rights are those of the events behind it.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ksi_daemon.errors import KsiError
 from ksi_daemon.handler import PluginRefused
-
-VIEW_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
-TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-RESERVED = frozenset({"tools", "call"})
+from ksi_daemon.identifiers import RESERVED_VIEWS, TOOL_NAME, VIEW_NAME, tool_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +55,22 @@ class View:
     dialect: Dialect = Dialect()
 
     def __post_init__(self) -> None:
-        if not VIEW_NAME.fullmatch(self.name) or self.name in RESERVED:
+        if not VIEW_NAME.fullmatch(self.name) or self.name in RESERVED_VIEWS:
             raise PluginRefused(
                 f"{self.name!r} is not a valid view name: use lower-case letters, digits and hyphens, at most 32; "
-                f"{' and '.join(sorted(RESERVED))} are reserved"
+                f"{' and '.join(sorted(RESERVED_VIEWS))} are reserved"
             )
         names = [tool.name for tool in self.tools]
-        for name in names:
+        for tool in self.tools:
+            name = tool.name
+            if name == tool_name(tool.event):
+                continue
             if not TOOL_NAME.fullmatch(name) or name.startswith("ksi_"):
                 raise PluginRefused(
                     f"the view {self.name}: {name!r} is not a valid tool name: use letters, digits, _ and -, at most 64, and not "
                     "the beginning ksi_"
                 )
+        for name in names:
             if names.count(name) > 1:
                 raise PluginRefused(f"the view {self.name} has two tools named {name!r}")
 

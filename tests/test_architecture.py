@@ -11,7 +11,7 @@ DAEMON = ROOT / "ksi_daemon"
 
 # DESIGN section 4, lowest first: a part imports from its own layer or from below.
 LAYERS: list[set[str]] = [
-    {"ksi_daemon", "errors", "config", "principal", "access", "identifiers"},
+    {"ksi_daemon", "errors", "config", "principal", "access", "identifiers", "view_settings"},
     {"handler", "notice"},
     {"view"},
     {"storage", "retrieval", "workers", "logs"},

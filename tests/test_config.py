@@ -198,3 +198,56 @@ def test_a_file_that_is_far_too_large_is_not_even_read(file: Path) -> None:
 def test_verbose_logs_are_one_setting() -> None:
     """L097."""
     assert read_settings({"KSI_LOG_LEVEL": "debug", "KSI_CONFIG": "/nonexistent"}).settings.log_level == "debug"
+
+
+def test_a_view_is_a_table_with_patterns_names_and_what_to_hide(file: Path) -> None:
+    text = """
+[views.ops]
+tools = ["system:health", "state:*"]
+rename = { "state:get" = "read_value" }
+hide = ["state:delete"]
+[views.all-of-it]
+tools = ["*"]
+"""
+    views = read(text, file).settings.views
+    assert views["ops"].tools == ("system:health", "state:*")
+    assert views["ops"].rename == {"state:get": "read_value"}
+    assert views["ops"].hide == ("state:delete",)
+    assert views["all-of-it"].tools == ("*",)
+
+
+def test_a_mistake_in_a_view_is_named_with_its_place_and_the_nearest_correct_word(file: Path) -> None:
+    cases = [
+        ('[views.tools]\ntools = ["*"]', "'tools' is reserved"),
+        ('[views.call]\ntools = ["*"]', "'call' is reserved"),
+        ('[views.Ops]\ntools = ["*"]', "'Ops' is not a valid view name"),
+        ('[views."a/b"]\ntools = ["*"]', "'a/b' is not a valid view name"),
+        ('[views.""]\ntools = ["*"]', "'' is not a valid view name"),
+        ('[views.ops]\ntoools = ["*"]', "unknown key 'toools'; did you mean 'tools'?"),
+        ('[views.ops]\nhide = ["*"]', "views.ops.tools"),
+        ("[views.ops]\ntools = []", "views.ops.tools"),
+        ('[views.ops]\ntools = "*"', "views.ops.tools"),
+        ('[views.ops]\ntools = ["state:g*"]', "'state:g*' must be an event"),
+        ('[views.ops]\ntools = ["ksi_state_get"]', "'ksi_state_get' must be an event"),
+        ('[views.ops]\ntools = ["*"]\nhide = ["nonsense"]', "'nonsense' must be an event"),
+        ('[views.ops]\ntools = ["*"]\nrename = {"state:*" = "a"}', "'state:*' must be the name of one event"),
+        ('[views.ops]\ntools = ["*"]\nrename = {"state:get" = "a b"}', "'a b' is not a valid tool name"),
+        ('[views.ops]\ntools = ["*"]\nrename = {"state:get" = "ksi_state_set"}', "not the beginning ksi_"),
+        ('[views.ops]\ntools = ["*"]\nrename = {"state:get" = "a", "state:set" = "a"}', "two events are named 'a'"),
+        ('[views.ops]\ntools = ["state:get"]\nrename = {"state:gett" = "a"}', "did you mean 'state:get'?"),
+        ('[views.ops]\ntools = ["state:*"]\nhide = ["system:health"]', "'system:health' is renamed or hidden, but not"),
+        ('[views.ops]\ntools = ["*"]\nrename = {"state:get" = "a"}\nhide = ["state:*"]', "both renamed and hidden"),
+        ("views = 5", "views = 5 (from ksi.toml)"),
+        ("[views]\nops = 5", "views.ops = 5 (from ksi.toml)"),
+    ]
+    for text, expected in cases:
+        with case(text):
+            (problem,) = problems(text, file)
+            assert expected in problem
+            assert problem.startswith("views")
+            assert "(from ksi.toml)" in problem
+
+
+def test_views_can_be_set_in_the_file_only(file: Path) -> None:
+    (problem,) = problems(None, file, KSI_VIEWS='{"ops": {"tools": ["*"]}}')
+    assert "only ksi.toml can hold" in problem

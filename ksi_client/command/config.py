@@ -66,6 +66,8 @@ def reload_settings(context: typer.Context) -> None:
     if later:
         screen.line(f"waiting for a restart: {visible(', '.join(later))}")
         screen.note("next: ksi restart")
+    for warning in result.get("warnings", ()):
+        screen.line(f"{screen.paint('warning', 'warn')}  {visible(str(warning))}")
 
 
 def _print(screen: Screen, found: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ksi_daemon.plugin import Context, Nothing, Plugin, Result
+from ksi_daemon.plugin import Context, Field, Nothing, Plugin, Result
 from ksi_daemon.process.control import Control
 
 plugin = Plugin("config", uses=[Control])
@@ -28,10 +28,12 @@ async def show(ctx: Context, params: Nothing) -> Shown:
 class Reloaded(Result):
     changed: list[str]
     needs_restart: list[str]
+    warnings: list[str] = Field(description="What in them does not fit the plugins that run now.")
 
 
 @plugin.handles("config:reload", operator_only=True)
 async def reload(ctx: Context, params: Nothing) -> Reloaded:
     """Read the settings again. If they are invalid, the old ones stay in effect and the error says why."""
-    changed, waiting = ctx.capability(Control).reload_settings()
-    return Reloaded(changed=changed, needs_restart=waiting)
+    control = ctx.capability(Control)
+    changed, waiting = control.reload_settings()
+    return Reloaded(changed=changed, needs_restart=waiting, warnings=control.warnings())

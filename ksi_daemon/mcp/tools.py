@@ -74,6 +74,7 @@ class _Catalogue(msgspec.Struct, frozen=True):
 
     version: int
     own: dict[str, OfferedTool]  # by the events' own tool names, in their order
+    definitions: Mapping[str, View]
     views: dict[str, dict[str, OfferedTool]]  # by view and name, in the order of the view
     in_any_view: dict[str, OfferedTool]  # by names that only one view uses, or several for the same event
 
@@ -85,7 +86,7 @@ class Tools:
         self._router = router
         self._gate = gate
         self._views = views
-        self._known = _Catalogue(-1, {}, {}, {})
+        self._known = _Catalogue(-1, {}, {}, {}, {})
 
     @property
     def _catalogue(self) -> _Catalogue:
@@ -122,8 +123,7 @@ class Tools:
 
     def view(self, name: str | None) -> View | None:
         """A view by its name."""
-        tools = self._catalogue.views.get(name or "")
-        return self._views().get(name or "") if tools is not None else None
+        return self._catalogue.definitions.get(name or "")
 
 
 def _catalogue(version: int, router: Router, views: Mapping[str, View]) -> _Catalogue:
@@ -145,4 +145,4 @@ def _catalogue(version: int, router: Router, views: Mapping[str, View]) -> _Cata
             if other.handler is not tool.handler:
                 ambiguous.add(name)
     unique = {name: tool for name, tool in in_any_view.items() if name not in ambiguous}
-    return _Catalogue(version, dict(sorted(own.items())), in_views, unique)
+    return _Catalogue(version, dict(sorted(own.items())), views, in_views, unique)

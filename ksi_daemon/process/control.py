@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ksi_daemon.config import NEED_RESTART, SettingsRead, read_settings
+from ksi_daemon.config import NEED_RESTART, Settings, SettingsRead, read_settings
 from ksi_daemon.errors import BadSettings, Invalid
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.routing.router import Router
@@ -31,6 +31,8 @@ class Control:
         self.url = ""
         self.stop_requested = stop_requested
         self.connections: Callable[[], int] = lambda: 0
+        self.problems_of: Callable[[Settings], list[str]] = lambda settings: []
+        self.warnings: Callable[[], list[str]] = list
         self.alarm_sources: list[Callable[[], list[str]]] = []
         self._router = router
         self._log = log
@@ -62,6 +64,8 @@ class Control:
         """
         try:
             new = read_settings()
+            if problems := self.problems_of(new.settings):
+                raise BadSettings("the settings cannot be used:\n  " + "\n  ".join(problems))
         except BadSettings as error:
             self._log.error("new settings refused, the old ones stay in effect", problem=str(error))
             self._router.notify("config:rejected", {"problem": str(error)}, principal=DAEMON)
@@ -74,5 +78,11 @@ class Control:
         self.read = new.keeping(waiting, self.read.settings)
         self._apply(self.read)
         self._log.info("settings reloaded", changed=changed, needs_restart=waiting)
+        self.log_warnings()
         self._router.notify("config:reloaded", {"changed": changed, "needs_restart": waiting}, principal=DAEMON)
         return changed, waiting
+
+    def log_warnings(self) -> None:
+        """Log what in the settings does not fit the plugins that run now."""
+        for warning in self.warnings():
+            self._log.warning(warning)

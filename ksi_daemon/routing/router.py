@@ -101,6 +101,10 @@ class Router:
     def replace_routes(self, routes: Mapping[str, Route]) -> None:
         """Swap the whole catalogue at once. Calls under way keep the handlers they found."""
         self._routes = dict(routes)
+        self.renew_catalogue()
+
+    def renew_catalogue(self) -> None:
+        """What is made of the catalogue, such as lists of tools, is to be made anew."""
         self.catalogue_version += 1
         self.on_new_catalogue()
 

@@ -1,6 +1,7 @@
 """docs/reference/settings.md: every setting."""
 
-from ksi_daemon.config import NEED_RESTART, Settings
+from ksi_daemon.config import FILE_ONLY, NEED_RESTART, Settings
+from ksi_daemon.view_settings import ViewSettings
 from scripts.reference.markdown import HEAD, code, in_words, table, value
 
 INTRO = """# Settings
@@ -15,13 +16,21 @@ name in the file is an error that names the nearest setting; an unknown `KSI_…
 """
 
 
+VIEWS = """
+## `[views.NAME]`
+
+What a view does and an example are in [mcp.md](../mcp.md#views-of-your-own). Each has these keys and no others:
+
+"""
+
+
 def page() -> str:
     """The whole page."""
     schema = Settings.model_json_schema()
     rows = [
         (
             code(name),
-            code(f"KSI_{name.upper()}"),
+            "" if name in FILE_ONLY else code(f"KSI_{name.upper()}"),
             in_words(schema, part),
             value(part.get("default")),
             "restart" if name in NEED_RESTART else "reload",
@@ -29,4 +38,14 @@ def page() -> str:
         )
         for name, part in schema["properties"].items()
     ]
-    return HEAD + INTRO + table(("setting", "variable", "type", "default", "applied at", "what it does"), rows)
+    settings = table(("setting", "variable", "type", "default", "applied at", "what it does"), rows)
+    return HEAD + INTRO + settings + VIEWS + _views()
+
+
+def _views() -> str:
+    schema = ViewSettings.model_json_schema()
+    rows = [
+        (code(name), in_words(schema, part), value(part["default"]) if "default" in part else "", part["description"])
+        for name, part in schema["properties"].items()
+    ]
+    return table(("key", "type", "default", "what it does"), rows)

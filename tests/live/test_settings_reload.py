@@ -82,7 +82,7 @@ def test_a_good_change_applies_to_the_very_next_call(daemon: Daemon) -> None:
     big = {"text": "x" * 5_000}
     assert daemon.call("system:echo", big) == big
     daemon.configure("result_limit_bytes = 2000\n")
-    assert daemon.call("config:reload") == {"changed": ["result_limit_bytes"], "needs_restart": []}
+    assert daemon.call("config:reload") == {"changed": ["result_limit_bytes"], "needs_restart": [], "warnings": []}
     with pytest.raises(Refused) as refused:
         daemon.call("system:echo", big)
     assert refused.value.code == "too_large"
@@ -99,7 +99,7 @@ def test_a_changed_port_is_told_to_wait_for_a_restart_and_the_old_one_serves_on(
     daemon.start()
     url = daemon.call("system:status")["url"]
     daemon.configure('port = 1\nlog_level = "debug"\n')
-    assert daemon.call("config:reload") == {"changed": ["log_level", "port"], "needs_restart": ["port"]}
+    assert daemon.call("config:reload") == {"changed": ["log_level", "port"], "needs_restart": ["port"], "warnings": []}
     assert daemon.call("system:status")["url"] == url
 
 

@@ -219,7 +219,7 @@ def test_a_view_that_breaks_a_rule_is_refused_when_it_is_made() -> None:
         ("Upper", tools),
         ("seed", [*tools, *tools]),
         ("seed", [ViewTool("with space", "graph:get")]),
-        ("seed", [ViewTool("ksi_graph_get", "graph:get")]),
+        ("seed", [ViewTool("ksi_graph_got", "graph:get")]),
     ]
     for name, given in refused:
         with case(name, given), pytest.raises(PluginRefused):
