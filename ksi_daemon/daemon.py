@@ -157,6 +157,10 @@ async def open_hub(
             lambda: (
                 [f"{deadlines.uncancellable} handlers ignore their cancellation"] if deadlines.uncancellable else []
             ),
+            lambda: [
+                f"plugin_dirs: {folder} does not exist or is not a folder; create it or change the setting, then restart"
+                for folder in loader.missing_folders
+            ],
             lambda: [f"the plugin {breaker.backend} keeps failing" for breaker in gate.breakers.troubled()],
         ]
         stack.push_async_callback(loader.close)

@@ -30,6 +30,8 @@ warnings.filterwarnings(
     "error", message="Pydantic serializer warnings", category=UserWarning, module=re.escape(__name__) + "$"
 )
 
+DESCRIPTION_LIMIT = 16_000  # characters
+
 
 class PluginRefused(Exception):
     """A plugin breaks a rule of the plugin API; the message names the plugin, the rule and the place."""
@@ -120,6 +122,10 @@ def handler_from_function(plugin: str, event: str, function: Callable[..., Await
     description = inspect.getdoc(function)
     if not description:
         raise PluginRefused(f"{place} has no docstring: it is what agents read to choose the tool")
+    if len(description) > DESCRIPTION_LIMIT:
+        raise PluginRefused(
+            f"{place} has a docstring of {len(description):,} characters; the limit is {DESCRIPTION_LIMIT:,}, because every listing sends it"
+        )
     if traits.timeout_s is not None and not traits.timeout_s > 0:
         raise PluginRefused(f"{place}: timeout_s must be above 0")
     if traits.cost < 0:

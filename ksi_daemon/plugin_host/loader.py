@@ -55,6 +55,7 @@ class Loader:
         self.running: dict[str, RunningPlugin] = {}
         self.set_aside: dict[str, SetAside] = {}
         self.folders: tuple[Path, ...] = ()
+        self.missing_folders: list[Path] = []
         self._router = router
         self._folder = folder
         self._log = log
@@ -75,6 +76,9 @@ class Loader:
     async def load_all(self, folders: Sequence[Path], disabled: Sequence[str]) -> None:
         """Find and start every other plugin, one after the other; broken ones are set aside."""
         self.folders = tuple(folders)
+        self.missing_folders = [folder for folder in folders if not folder.is_dir()]
+        for folder in self.missing_folders:
+            self._log.warning("a folder of plugin_dirs does not exist or is not a folder", folder=str(folder))
         for found in find_plugins(folders):
             if found.name in disabled:
                 self.set_aside[found.name] = SetAside(

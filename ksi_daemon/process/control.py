@@ -27,6 +27,7 @@ class Control:
     ) -> None:
         self.read = read
         self.started_at = time.time()
+        self._started = time.monotonic()  # uptime does not follow a clock that is set
         self.pid = os.getpid()
         self.url = ""
         self.stop_requested = stop_requested
@@ -51,7 +52,7 @@ class Control:
     @property
     def uptime_s(self) -> float:
         """Seconds since the start."""
-        return round(time.time() - self.started_at, 3)
+        return round(time.monotonic() - self._started, 3)
 
     def alarms(self) -> list[str]:
         """The current alarms."""
