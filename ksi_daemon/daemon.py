@@ -46,6 +46,7 @@ from ksi_daemon.storage import mcp_sessions
 from ksi_daemon.storage.agents import SqliteAgents
 from ksi_daemon.storage.audit_head import AuditHead
 from ksi_daemon.storage.migrations import MIGRATIONS
+from ksi_daemon.storage.protocol_sessions import SqliteSessions
 from ksi_daemon.storage.sqlite import DatabaseError, open_database
 from ksi_daemon.storage.state import SqliteState, StateStore
 from ksi_daemon.web.app import make_app, own_hosts
@@ -53,6 +54,7 @@ from ksi_daemon.web.listener import bind, serving
 from ksi_daemon.workers.supervisor import Supervisor, supervising
 
 DRAIN_S = 4.0
+REPLIES_S = 1.0  # for the replies of calls that have ended
 EXIT_AT_THE_LATEST_S = 9.5
 
 
@@ -136,8 +138,10 @@ async def open_hub(
             settings=lambda: control.read.settings,
             views=views,
             handshakes=Handshakes(mcp_sessions.SqliteHandshakes(sessions)),
+            stored_sessions=SqliteSessions(sessions),
         )
         background.start("the clean-up of handshakes", mcp.handshakes.clean_up)
+        background.start("the upkeep of MCP sessions", mcp.sessions.keep_up)
         background.start("the changes of lists", mcp.list_changes.run)
         inner = {
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
@@ -213,6 +217,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         word = "stopping"
         exit_timer.start()
         await _drain(router, log)
+        await hub.mcp.finish(REPLIES_S)
         with suppress(AuditUnavailable):  # its alarm says so; the stop goes on
             await router.note("system:stopped", {"calls_cut": router.in_flight})
     log.logger.info("stopped")

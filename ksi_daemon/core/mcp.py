@@ -23,6 +23,8 @@ class Status(Result):
     views: list[str] = Field(description="The views, each at its own address: URL/VIEW.")
     requests: dict[str, int] = Field(description="Requests under way, by agent.")
     streams: dict[str, int] = Field(description="Open streams, by agent.")
+    sessions: int = Field(description="Sessions of older revisions that are in memory.")
+    stored_sessions: int = Field(description="Sessions that go on when their client comes back, those in memory too.")
 
 
 @plugin.handles("mcp:status", reads=True, operator_only=True)
@@ -37,6 +39,8 @@ async def status(ctx: Context, params: Nothing) -> Status:
         views=service.tools.view_names,
         requests=dict(sorted(service.endpoint.requests.items())),
         streams=dict(sorted(service.endpoint.streams.items())),
+        sessions=len(service.sessions.live),
+        stored_sessions=await service.sessions.store.count(),
     )
 
 

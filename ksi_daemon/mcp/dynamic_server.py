@@ -14,7 +14,8 @@ from typing import Any, cast
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel.server import Server
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 from mcp.shared.exceptions import MCPError
@@ -23,6 +24,7 @@ from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
     ListToolsResult,
+    NotificationParams,
     PaginatedRequestParams,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
@@ -39,7 +41,8 @@ from ksi_daemon.mcp.calls import Calls
 from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.listing import Listings
 from ksi_daemon.mcp.refusals import INVALID_PARAMS, error_object
-from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, VIEW
+from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, SESSION, VIEW
+from ksi_daemon.mcp.sessions import Session
 from ksi_daemon.mcp.tools import OfferedTool, Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.principal import Principal
@@ -57,6 +60,13 @@ INSTRUCTIONS = (
 Context = ServerRequestContext[Any]
 
 
+class _Server(Server[Any]):
+    """The SDK's server, which says in the handshake that it tells of changes."""
+
+    def create_initialization_options(self, *args: Any, **options: Any) -> InitializationOptions:
+        return super().create_initialization_options(NotificationOptions(tools_changed=True))
+
+
 class DynamicServer:
     """Answers `tools/list` and `tools/call` on the state of the moment."""
 
@@ -67,7 +77,7 @@ class DynamicServer:
         self._calls = calls
         self._log = log
         self._definitions: dict[tuple[str, str | None, str], tuple[OfferedTool, Tool]] = {}  # by kind, view and name
-        self.server: Server[Any] = Server(
+        self.server: Server[Any] = _Server(
             "ksi",
             version=__version__,
             title="KSI",
@@ -78,6 +88,7 @@ class DynamicServer:
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen,
         )
+        self.server.add_notification_handler("notifications/initialized", NotificationParams, self._initialized)
         self.server.middleware.clear()  # only spans for OpenTelemetry, which nothing collects
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -115,6 +126,12 @@ class DynamicServer:
         return CallToolResult(
             content=[TextContent(text=answer.text)], structured_content=answer.structured, is_error=answer.is_error
         )
+
+    async def _initialized(self, context: Context, params: NotificationParams) -> None:
+        """A client with a session is ready: from now on it can be told of changes."""
+        session: Session | None = _scope(context).get(SESSION)
+        if session is not None:
+            session.tell = context.session.send_tool_list_changed
 
     async def _listen(self, context: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
         """The stream of a client of 2026, until it leaves or its token ends."""
@@ -158,7 +175,12 @@ async def serving(
 ) -> AsyncIterator[Transports]:
     """The transports of one server: with sessions and streams, and without either for requests that have none."""
     server = DynamicServer(tools, listings, list_changes, calls, log).server
-    sessions = StreamableHTTPSessionManager(server, max_request_body_size=BODY_LIMIT_BYTES)
+    sessions = StreamableHTTPSessionManager(
+        server,
+        max_request_body_size=BODY_LIMIT_BYTES,
+        session_idle_timeout=None,  # sessions.py unloads them
+        max_sessions=None,  # and limits them for each agent
+    )
     stateless = StreamableHTTPSessionManager(
         server, stateless=True, json_response=True, max_request_body_size=BODY_LIMIT_BYTES
     )

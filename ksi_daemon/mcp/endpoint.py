@@ -7,6 +7,7 @@ neither is answered without a session. Nothing of a request's body is looked at 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 from starlette.responses import Response
@@ -35,6 +36,7 @@ from ksi_daemon.mcp.request import (
     replay,
     with_header,
 )
+from ksi_daemon.mcp.sessions import Sessions
 from ksi_daemon.mcp.tools import Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.principal import Principal
@@ -58,6 +60,7 @@ class Endpoint:
         gate: Gate,
         resolvers: Resolvers,
         tools: Tools,
+        sessions: Sessions,
         transports: Callable[[], Awaitable[Transports]],
         settings: Callable[[], Settings],
     ) -> None:
@@ -65,6 +68,7 @@ class Endpoint:
         self._gate = gate
         self._resolvers = resolvers
         self._tools = tools
+        self._sessions = sessions
         self._transports = transports
         self._settings = settings
         self.requests: Counter[str] = Counter()  # under way, by agent
@@ -124,11 +128,17 @@ class Endpoint:
         try:
             if stateless:
                 await transports.stateless(inner, receive, reply)
-            elif scope["method"] == "GET" or rpc.method == "subscriptions/listen":
-                with _Counted(self.streams, principal, STREAMS_LIMIT, "streams"):
+                return
+            is_stream = scope["method"] == "GET" or rpc.method == "subscriptions/listen"
+            with _Counted(self.streams, principal, STREAMS_LIMIT, "streams") if is_stream else nullcontext():
+                if not in_session:
                     await transports.sessions(inner, receive, reply)
-            else:
-                await transports.sessions(inner, receive, reply)
+                elif session is not None:
+                    await self._sessions.serve(inner, receive, reply)
+                elif rpc.method == "initialize":
+                    await self._sessions.open(inner, receive, reply, rpc.params)
+                else:
+                    await transports.sessions(inner, receive, reply)
         finally:
             reply.end()
 

@@ -75,6 +75,11 @@ class ListChanges:
         finally:
             self._watches.discard(watch)
 
+    def end_all(self) -> None:
+        """End every stream: the daemon stops."""
+        for watch in list(self._watches):
+            watch.end()
+
     async def run(self) -> None:
         """Compare whenever something has changed, until cancelled."""
         while True:

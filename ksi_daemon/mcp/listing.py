@@ -8,7 +8,8 @@ from starlette.types import Scope
 
 from ksi_daemon.errors import Invalid
 from ksi_daemon.mcp.handshakes import Handshakes, completion_of
-from ksi_daemon.mcp.request import FLUSHED, PRINCIPAL, VIEW, WRITTEN, header
+from ksi_daemon.mcp.request import FLUSHED, PRINCIPAL, SESSION, VIEW, WRITTEN, header
+from ksi_daemon.mcp.sessions import Session, Sessions
 from ksi_daemon.mcp.tools import OfferedTool, Tools, fingerprint, sizes
 from ksi_daemon.principal import Principal
 from ksi_daemon.routing.router import Router
@@ -25,9 +26,10 @@ class Listing(msgspec.Struct, frozen=True):
 class Listings:
     """Makes lists and records them."""
 
-    def __init__(self, tools: Tools, handshakes: Handshakes, router: Router, log: Any) -> None:
+    def __init__(self, tools: Tools, handshakes: Handshakes, sessions: Sessions, router: Router, log: Any) -> None:
         self._tools = tools
         self._handshakes = handshakes
+        self._sessions = sessions
         self._router = router
         self._log = log
 
@@ -36,11 +38,14 @@ class Listings:
         principal: Principal = scope[PRINCIPAL]
         visible = self._tools.visible(principal, scope[VIEW])
         asked = asked_kind(scope)
+        session: Session | None = scope.get(SESSION)
+        if session is not None:
+            await self._sessions.saw(session, fingerprint(visible))
         if scope[VIEW] is not None:
             return Listing(visible, "full")
         if asked is not None:
             return Listing(visible, asked)
-        key = completion_of(principal, header(scope["headers"], b"mcp-session-id"))
+        key = completion_of(principal, None if session is None else session.session_id)
         if key is None:
             return Listing(visible, "full")
         completion = await self._handshakes.decide(

@@ -15,13 +15,16 @@ from ksi_daemon.mcp.endpoint import Endpoint
 from ksi_daemon.mcp.handshakes import Handshakes
 from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.listing import Listings
+from ksi_daemon.mcp.sessions import Sessions
 from ksi_daemon.mcp.tools import Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.routing.router import Router
+from ksi_daemon.storage.protocol_sessions import SessionStore
 from ksi_daemon.view import View
 from ksi_daemon.workers.worker import in_thread
 
 START_LIMIT_S = 5.0  # that a request waits for the import
+FINISH_CHECK_S = 0.01
 
 
 class McpService:
@@ -37,16 +40,18 @@ class McpService:
         settings: Callable[[], Settings],
         views: Callable[[], Mapping[str, View]],
         handshakes: Handshakes,
+        stored_sessions: SessionStore,
     ) -> None:
         self._log = log
         self.tools = Tools(router, gate, views)
         self.handshakes = handshakes
-        self._listings = Listings(self.tools, handshakes, router, log)
         self.list_changes = ListChanges(self.tools, gate.rights)
+        self.sessions = Sessions(stored_sessions, self.list_changes, log)
+        self._listings = Listings(self.tools, handshakes, self.sessions, router, log)
         self._calls = Calls(router)
         self._running: Transports | None = None
         self._started = asyncio.Event()
-        self.endpoint = Endpoint(router, gate, resolvers, self.tools, self._transports, settings)
+        self.endpoint = Endpoint(router, gate, resolvers, self.tools, self.sessions, self._transports, settings)
 
     @property
     def is_serving(self) -> bool:
@@ -58,6 +63,7 @@ class McpService:
         server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
         async with server.serving(self.tools, self._listings, self.list_changes, self._calls, self._log) as transports:
             self._running = transports
+            self.sessions.attach(transports.sessions)
             self._started.set()
             self._log.info("MCP is served")
             try:
@@ -65,6 +71,14 @@ class McpService:
             finally:
                 self._started.clear()
                 self._running = None
+
+    async def finish(self, limit_s: float) -> None:
+        """End the streams and let the replies under way be written; new requests are refused already."""
+        self.list_changes.end_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self.endpoint.requests:  # noqa: ASYNC110 - a counter has nothing to wait for
+                    await asyncio.sleep(FINISH_CHECK_S)
 
     async def _transports(self) -> Transports:
         if self._running is None:

@@ -44,6 +44,7 @@ class Rpc(msgspec.Struct, frozen=True):
     id: str | int | None = None
     version: Any = None  # the protocol revision in its `_meta`, as requests since 2026 name it
     name: Any = None  # of the tool, prompt or resource
+    params: Mapping[str, Any] = {}
 
 
 def parse_message(body: bytes) -> Rpc:
@@ -67,7 +68,7 @@ def parse_message(body: bytes) -> Rpc:
     _refuse_lookalike_keys(params, PARAMS_KEYS)
     _refuse_lookalike_keys(meta, META_KEYS)
     method = message.get("method") if isinstance(message.get("method"), str) else None
-    return Rpc(method, message.get("id"), meta.get(VERSION_IN_BODY), params.get(NAMED_BY.get(method or "", "")))
+    return Rpc(method, message.get("id"), meta.get(VERSION_IN_BODY), params.get(NAMED_BY.get(method or "", "")), params)
 
 
 def _refuse_lookalike_keys(found: Collection[str], known: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ PRINCIPAL = "ksi.principal"  # in the ASGI scope: who calls
 VIEW = "ksi.view"  # in the ASGI scope: the name of the view that the caller looks through, or None
 FLUSHED = "ksi.flushed"  # in the ASGI scope: waits until the client's machine took all that was written, or is gone
 WRITTEN = "ksi.written"  # in the ASGI scope: a future, whether the reply was written to its end
+SESSION = "ksi.session"  # in the ASGI scope: the session that the request is in, in revisions that have them
 REFUSAL = "ksi.refusal"  # in the ASGI scope: the error that decides the HTTP status
 
 BODY_LIMIT_BYTES = 1024 * 1024  # while JSON is parsed nothing else is served

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp
 
 
 class Transports(msgspec.Struct, frozen=True):
-    """Both serve the same tools; `sessions` also serves the stateless revision of 2026, by its version header."""
+    """All serve the same tools. `sessions` is behind the sessions of ours; it serves what names none of them, and the revision of 2026."""
 
     sessions: ASGIApp
     stateless: ASGIApp

@@ -4,6 +4,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from ksi_daemon.storage.protocol_sessions import CREATE_SESSIONS
 from ksi_daemon.storage.sqlite import Database, Row
 
 HandshakeKind = Literal["full", "thin"]
@@ -27,7 +28,7 @@ CREATE_COMPLETIONS = """
     CREATE INDEX completions_by_time ON completions (agent_id, conversation_id, started_at);
     """
 
-MIGRATIONS: tuple[str, ...] = (CREATE_COMPLETIONS,)
+MIGRATIONS: tuple[str, ...] = (CREATE_COMPLETIONS, CREATE_SESSIONS)
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import pytest
 from ksi_daemon.plugin import Context, Plugin
 from tests.agents_at_work import WallClock
 from tests.in_process import Said, Text, soon, until
+from tests.mcp.test_sessions import opened as opened_session
 from tests.mcp_hub import BOTH, META, McpHub, serving_mcp
 
 TOLD = "notifications/tools/list_changed"
@@ -84,7 +85,27 @@ async def listening(hub: McpHub, token: str, *, path: str = "/mcp") -> AsyncIter
         yield found
 
 
-OPENERS = pytest.mark.parametrize("opened", [listening])
+@asynccontextmanager
+async def in_session(hub: McpHub, token: str) -> AsyncIterator[Stream]:
+    """The stream of a session of an older revision."""
+    async with stream_of(hub, token, await opened_session(hub, token)) as found:
+        yield found
+
+
+@asynccontextmanager
+async def stream_of(hub: McpHub, token: str, session: dict[str, str]) -> AsyncIterator[Stream]:
+    """The stream of a session that is open."""
+    request = hub.http.build_request(
+        "GET",
+        hub.url,
+        headers={"authorization": f"Bearer {token}", "accept": "text/event-stream", **session},
+        timeout=None,
+    )
+    async with stream(hub, request) as found:
+        yield found
+
+
+OPENERS = pytest.mark.parametrize("opened", [listening, in_session])
 
 
 @OPENERS
