@@ -82,10 +82,12 @@ async def test_a_thousand_initializations_take_little_memory(daemon: Daemon) -> 
         assert resident_kb(daemon) - before < MEMORY_LIMIT_KB
 
 
-def test_ten_thousand_stored_sessions_do_not_slow_the_start(daemon: Daemon) -> None:
-    """D03"""
+def test_ten_thousand_stored_sessions_and_completions_do_not_slow_the_start(daemon: Daemon) -> None:
+    """D03 L04"""
     daemon.start()
+    empty_s = daemon.ready_s
     token = daemon.add_agent("bot", "standard")
+    assert len(listed(daemon, headers(completion(daemon, 1)))) > 5_000
     daemon.stop()
     now = time.time()
     with closing(sqlite3.connect(daemon.var / "db" / "mcp_sessions.db")) as database, database:
@@ -93,14 +95,30 @@ def test_ten_thousand_stored_sessions_do_not_slow_the_start(daemon: Daemon) -> N
             "INSERT INTO sessions VALUES (?, ?, ?, NULL, ?, ?)",
             [(f"{number:032x}", f"bot{number % 100 or ''}", INITIALIZE, now, now) for number in range(10_000)],
         )
+        database.executemany(
+            "INSERT INTO completions SELECT agent_id, ?, completion_id, kind, fingerprint, delivered, listings, bytes, tokens,"
+            " client, started_at, listed_at FROM completions WHERE conversation_id = 'c1'",
+            [(f"other-{number}",) for number in range(10_000)],
+        )
     daemon.start()
-    assert daemon.ready_s < 3
+    assert daemon.ready_s < 2 * empty_s + 1
     session = headers(token, mcp_session_id=f"{100:032x}", mcp_protocol_version="2025-06-18")
-    reply = httpx2.post(
-        url(daemon), json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=session, timeout=30
-    )
+    full, thin = listed(daemon, session), listed(daemon, headers(completion(daemon, 2)))
+    assert len(thin) < len(full) / 2
+
+
+def completion(daemon: Daemon, number: int) -> str:
+    """A token for one completion of the conversation c1."""
+    named = {"agent_id": "bot", "conversation_id": "c1", "completion_id": f"completion-{number}", "resumes": True}
+    return str(daemon.call("token:create", named)["token"])
+
+
+def listed(daemon: Daemon, sent: dict[str, str]) -> str:
+    """The list of tools as the hub sends it."""
+    reply = httpx2.post(url(daemon), json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=sent, timeout=30)
     assert reply.status_code == 200
     assert "ksi_system_echo" in reply.text
+    return reply.text
 
 
 async def test_a_stop_with_fifty_streams_and_running_calls_answers_them_and_ends_in_time(daemon: Daemon) -> None:

@@ -79,7 +79,7 @@ def kind(reply: Response) -> str:
 
 
 async def test_a_conversation_is_shown_everything_once_and_again_when_its_rights_change(tmp_path: Path) -> None:
-    """K011 K012 K013 K044"""
+    """K011 K012 K013 K024"""
     kinds = []
     async with serving_mcp(work, var_dir=tmp_path / "var") as hub:
         await hub.agent()
