@@ -5,6 +5,7 @@ see docs/plugins.md. The loader finds, checks and starts plugins.
 """
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -27,6 +28,7 @@ from ksi_daemon.errors import (
     TooLarge,
     TooMany,
     Unavailable,
+    bounded,
 )
 from ksi_daemon.handler import (
     Annotations,
@@ -43,6 +45,7 @@ from ksi_daemon.hygiene.boundary import normalize_error, with_error_boundary
 from ksi_daemon.hygiene.paths import sanitize_path
 from ksi_daemon.hygiene.queries import sanitize_query
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
+from ksi_daemon.logs.log import TO_CALLER
 from ksi_daemon.notice import Notice
 from ksi_daemon.principal import Principal
 from ksi_daemon.storage.sqlite import Database, Row, Transaction
@@ -116,6 +119,14 @@ class Hub(Protocol):
     def notify(self, event: str, data: Any, *, principal: Principal, parent: "Context | None" = None) -> Notice: ...
 
 
+class Feedback(Protocol):
+    """How a transport tells the caller of a running call about it. Neither method waits."""
+
+    def progress(self, done: float, total: float | None, message: str | None) -> None: ...
+
+    def log(self, level: str, line: Mapping[str, Any]) -> None: ...
+
+
 class Context(msgspec.Struct, eq=False):
     """The context of one call: its caller, ids and plugin, and methods to call other events with the caller's rights."""
 
@@ -127,6 +138,7 @@ class Context(msgspec.Struct, eq=False):
     correlation_id: str
     parent_id: str | None = None
     depth: int = 0
+    feedback: Feedback | None = None
 
     @property
     def database(self) -> Database:
@@ -145,8 +157,9 @@ class Context(msgspec.Struct, eq=False):
 
     @property
     def log(self) -> FilteringBoundLogger:
-        """A logger bound to the plugin and the call; add fields as keywords."""
-        return self.home.log.bind(call_id=self.call_id, correlation_id=self.correlation_id)
+        """A logger bound to the plugin and the call; add fields as keywords. An MCP client that asked for them gets its lines too."""
+        bound = self.home.log.bind(call_id=self.call_id, correlation_id=self.correlation_id)
+        return bound if self.feedback is None else bound.bind(**{TO_CALLER: self.feedback.log})
 
     def capability(self, kind: type[Capability]) -> Capability:
         """A capability the plugin declared with `uses=[…]`."""
@@ -158,6 +171,13 @@ class Context(msgspec.Struct, eq=False):
             event, dict(data or {}), principal=self.principal, parent=self, timeout_s=timeout_s
         )
         return msgspec.json.decode(answer)
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Say how far the call is, if its caller asked. Never waits, from any thread; what comes too often is merged."""
+        if not math.isfinite(done) or not (total is None or math.isfinite(total)):
+            raise ValueError(f"progress of {self.event}: done and total must be finite numbers, not {done} and {total}")
+        if self.feedback is not None:
+            self.feedback.progress(done, total, None if message is None else bounded(message))
 
     def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
         """Send a notice. Never waits; only notices that this plugin declared."""

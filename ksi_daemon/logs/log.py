@@ -23,6 +23,8 @@ from ksi_daemon.notice import Notice, iso_time
 
 ROTATE_AT_BYTES = 50_000_000
 KEPT_FILES = 5
+TO_CALLER = "_to_caller"  # in a line: a function that its caller hears it by
+NOT_FOR_CALLER = {"exc_info", "stack_info", "plugin", "correlation_id"}
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 Line = MutableMapping[str, Any]
@@ -104,7 +106,7 @@ class Log:
         self._terminal = terminal
         self.logger = structlog.wrap_logger(
             _Lines(self),
-            processors=[_redact, self._drop_below_level, _add_time, _show_exception],
+            processors=[_redact, _tell_caller, self._drop_below_level, _add_time, _show_exception],
             wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         )
 
@@ -181,8 +183,16 @@ class _Forward(logging.Handler):
 
 
 def _redact(_logger: Any, _method: str, line: Line) -> Line:
-    kept = {name: line.pop(name) for name in ("exc_info",) if name in line}
+    kept = {name: line.pop(name) for name in ("exc_info", TO_CALLER) if name in line}
     return {**redact(line), **kept}
+
+
+def _tell_caller(_logger: Any, method: str, line: Line) -> Line:
+    """Before lines are dropped by the daemon's own level: the caller has asked for another."""
+    tell = line.pop(TO_CALLER, None)
+    if tell is not None:
+        tell(method, {name: value for name, value in line.items() if name not in NOT_FOR_CALLER})
+    return line
 
 
 def _add_time(_logger: Any, _method: str, line: Line) -> Line:

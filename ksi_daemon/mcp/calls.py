@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from ksi_daemon.errors import KsiError
+from ksi_daemon.plugin import Feedback
 from ksi_daemon.principal import Principal
 from ksi_daemon.routing.router import Router
 
@@ -15,7 +16,7 @@ class Calls:
         self._router = router
         self._running: set[asyncio.Task[bytes]] = set()
 
-    async def run(self, event: str, data: Any, principal: Principal) -> bytes:
+    async def run(self, event: str, data: Any, principal: Principal, feedback: Feedback | None = None) -> bytes:
         """`router.call`. When the caller leaves, the call is cancelled; its record is finished without the caller."""
         abandoned: asyncio.Future[KsiError] = asyncio.get_running_loop().create_future()
 
@@ -23,7 +24,7 @@ class Calls:
             if not abandoned.done():
                 abandoned.set_result(error)
 
-        call = self._router.call(event, data, principal=principal, on_abandoned=abandon)
+        call = self._router.call(event, data, principal=principal, on_abandoned=abandon, feedback=feedback)
         task = asyncio.create_task(call, name=f"call of {event[:100]}")
         self._running.add(task)
         task.add_done_callback(self._ended)

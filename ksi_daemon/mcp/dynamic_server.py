@@ -7,7 +7,7 @@ Importing this module costs a second: `mcp_service.py` does it after the daemon 
 import base64
 import binascii
 import bisect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -21,11 +21,16 @@ from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChange
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import decode_header_value
 from mcp_types import (
+    LOG_LEVEL_META_KEY,
     CallToolRequestParams,
     CallToolResult,
+    EmptyResult,
     ListToolsResult,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
     NotificationParams,
     PaginatedRequestParams,
+    SetLevelRequestParams,
     SubscriptionsListenRequestParams,
     SubscriptionsListenResult,
     TextContent,
@@ -38,11 +43,12 @@ from ksi_daemon import __version__
 from ksi_daemon.errors import KsiError
 from ksi_daemon.mcp.answers import Answer, Refusal, failure, success
 from ksi_daemon.mcp.calls import Calls
+from ksi_daemon.mcp.feedback import LEVELS, Client, LogLevel, feedback_to
 from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.listing import Listings
 from ksi_daemon.mcp.refusals import INVALID_PARAMS, error_object
 from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, SESSION, VIEW
-from ksi_daemon.mcp.sessions import Session
+from ksi_daemon.mcp.sessions import Session, Sessions
 from ksi_daemon.mcp.tools import OfferedTool, Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.principal import Principal
@@ -70,12 +76,15 @@ class _Server(Server[Any]):
 class DynamicServer:
     """Answers `tools/list` and `tools/call` on the state of the moment."""
 
-    def __init__(self, tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, log: Any) -> None:
+    def __init__(
+        self, tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, sessions: Sessions, log: Any
+    ) -> None:
         self._tools = tools
         self._listings = listings
         self._list_changes = list_changes
         self._calls = calls
         self._log = log
+        self._sessions = sessions
         self._definitions: dict[tuple[str, str | None, str], tuple[OfferedTool, Tool]] = {}  # by kind, view and name
         self.server: Server[Any] = _Server(
             "ksi",
@@ -89,6 +98,8 @@ class DynamicServer:
             on_subscriptions_listen=self._listen,
         )
         self.server.add_notification_handler("notifications/initialized", NotificationParams, self._initialized)
+        # Not by the constructor, which warns that the revision 2026 has another way to ask for log lines: both are spoken here.
+        self.server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
         self.server.middleware.clear()  # only spans for OpenTelemetry, which nothing collects
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -117,7 +128,9 @@ class DynamicServer:
         event = name if tool is None else tool.handler.event
         answer: Answer | Refusal
         try:
-            answer = success(tool, await self._calls.run(event, params.arguments or {}, principal), self._log)
+            async with feedback_to(self._client_of(context), self._log) as feedback:
+                result = await self._calls.run(event, params.arguments or {}, principal, feedback)
+            answer = success(tool, result, self._log)
         except KsiError as error:
             answer = failure(tool, name, self._tools.view(scope[VIEW]), error, principal, self._log)
         if isinstance(answer, Refusal):
@@ -139,6 +152,30 @@ class DynamicServer:
         handler = ListenHandler(bus)
         with self._list_changes.watching(scope[PRINCIPAL], scope[VIEW], bus.tell, handler.close):
             return await handler(context, params)
+
+    async def _set_level(self, context: Context, params: SetLevelRequestParams) -> EmptyResult:
+        """The client of a session asks for log lines."""
+        session: Session | None = _scope(context).get(SESSION)
+        if session is not None:
+            await self._sessions.asked_for_lines(session, params.level)
+        return EmptyResult()
+
+    def _client_of(self, context: Context) -> Client:
+        """What the client of a call asked to be told while it runs."""
+        meta = context.meta or {}
+        session: Session | None = _scope(context).get(SESSION)
+        asked = meta.get(LOG_LEVEL_META_KEY) if session is None else session.log_level
+        level = next((known for known in LEVELS if known == asked), None)
+
+        async def send_line(level: LogLevel, line: Mapping[str, Any]) -> None:
+            told = LoggingMessageNotificationParams(level=level, logger="ksi", data=dict(line))
+            await context.session.send_notification(LoggingMessageNotification(params=told), context.request_id)
+
+        return Client(
+            None if "progress_token" not in meta else context.session.report_progress,
+            None if level is None else send_line,
+            level or LEVELS[0],
+        )
 
     def _definition(self, offered: OfferedTool, kind: HandshakeKind) -> Tool:
         key = (kind, None if offered.view is None else offered.view.name, offered.name)
@@ -171,10 +208,10 @@ class _OneStream:
 
 @asynccontextmanager
 async def serving(
-    tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, log: Any
+    tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, known: Sessions, log: Any
 ) -> AsyncIterator[Transports]:
     """The transports of one server: with sessions and streams, and without either for requests that have none."""
-    server = DynamicServer(tools, listings, list_changes, calls, log).server
+    server = DynamicServer(tools, listings, list_changes, calls, known, log).server
     sessions = StreamableHTTPSessionManager(
         server,
         max_request_body_size=BODY_LIMIT_BYTES,

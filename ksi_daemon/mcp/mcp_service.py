@@ -61,7 +61,8 @@ class McpService:
     async def run(self) -> None:
         """Import the server and serve until cancelled."""
         server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
-        async with server.serving(self.tools, self._listings, self.list_changes, self._calls, self._log) as transports:
+        serving = server.serving(self.tools, self._listings, self.list_changes, self._calls, self.sessions, self._log)
+        async with serving as transports:
             self._running = transports
             self.sessions.attach(transports.sessions)
             self._started.set()

@@ -40,12 +40,15 @@ Tell = Callable[[], Any]  # sends list_changed on the session's stream
 class Session:
     """A session that is in memory."""
 
-    def __init__(self, session_id: str, agent_id: str, seen: str | None, now: float) -> None:
+    def __init__(
+        self, session_id: str, agent_id: str, seen: str | None, now: float, log_level: str | None = None
+    ) -> None:
         self.session_id = session_id
         self.agent_id = agent_id
         self.inner_id = ""  # the SDK's
         self.seen = seen  # the fingerprint of the last list of tools that was sent
         self.used_at = now
+        self.log_level = log_level  # of the lowest log lines that the client asked for, if it did
         self.requests = 0  # under way, streams too
         self.tell: Tell | None = None
 
@@ -118,6 +121,11 @@ class Sessions:
         if session.seen != seen:
             session.seen = seen
             await self.store.set_seen(session.session_id, seen)
+
+    async def asked_for_lines(self, session: Session, level: str) -> None:
+        """The client wants log lines of this level and above."""
+        session.log_level = level
+        await self.store.set_log_level(session.session_id, level)
 
     async def keep_up(self) -> None:
         """Unload sessions that are idle, forget old ones and store when they were used, every minute until cancelled."""
@@ -210,7 +218,7 @@ class Sessions:
 
     async def _load(self, stored: StoredSession, scope: Scope) -> Session | None:
         """Make the SDK's session behind a stored one, as the client once did."""
-        session = Session(stored.session_id, stored.agent_id, stored.seen, self.clock())
+        session = Session(stored.session_id, stored.agent_id, stored.seen, self.clock(), stored.log_level)
         body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": msgspec.Raw(stored.initialize)}
         try:
             async with asyncio.timeout(REPLAY_LIMIT_S):

@@ -31,7 +31,7 @@ from ksi_daemon.identifiers import new_id
 from ksi_daemon.logs.journal import Journal
 from ksi_daemon.logs.redaction import redact
 from ksi_daemon.notice import Notice
-from ksi_daemon.plugin import Context, Home
+from ksi_daemon.plugin import Context, Feedback, Home
 from ksi_daemon.principal import Principal
 from ksi_daemon.routing.bus import Bus
 from ksi_daemon.routing.call_scope import CallScope
@@ -118,16 +118,24 @@ class Router:
         correlation_id: str | None = None,
         timeout_s: float | None = None,
         on_abandoned: Callable[[KsiError], None] | None = None,
+        feedback: Feedback | None = None,
     ) -> bytes:
         """Send an event to the one handler that owns it; returns its result, encoded. Raises only `KsiError` or cancellation.
 
         A handler that ignores its cancellation keeps this coroutine from returning; `on_abandoned` is then called with the
-        error to reply with, after the outcome is recorded.
+        error to reply with, after the outcome is recorded. `feedback` takes the progress and the log lines of this handler, not of
+        those that it calls.
         """
         call_id = new_id()
         if parent is None:
             context = Context(
-                NO_HOME, self, principal, event, call_id, str(redact(correlation_id)) if correlation_id else call_id
+                NO_HOME,
+                self,
+                principal,
+                event,
+                call_id,
+                str(redact(correlation_id)) if correlation_id else call_id,
+                feedback=feedback,
             )
         else:
             context = Context(

@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from ksi_daemon.storage.protocol_sessions import CREATE_SESSIONS
+from ksi_daemon.storage.protocol_sessions import ADD_LOG_LEVEL, CREATE_SESSIONS
 from ksi_daemon.storage.sqlite import Database, Row
 
 HandshakeKind = Literal["full", "thin"]
@@ -28,7 +28,7 @@ CREATE_COMPLETIONS = """
     CREATE INDEX completions_by_time ON completions (agent_id, conversation_id, started_at);
     """
 
-MIGRATIONS: tuple[str, ...] = (CREATE_COMPLETIONS, CREATE_SESSIONS)
+MIGRATIONS: tuple[str, ...] = (CREATE_COMPLETIONS, CREATE_SESSIONS, ADD_LOG_LEVEL)
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

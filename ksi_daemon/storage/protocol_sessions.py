@@ -18,6 +18,8 @@ CREATE_SESSIONS = """
     CREATE INDEX sessions_by_use ON sessions (agent_id, used_at);
     """
 
+ADD_LOG_LEVEL = "ALTER TABLE sessions ADD COLUMN log_level TEXT"
+
 
 class StoredSession(msgspec.Struct, frozen=True):
     """One session: whose it is, and what opens it again."""
@@ -28,6 +30,7 @@ class StoredSession(msgspec.Struct, frozen=True):
     seen: str | None  # the fingerprint of the last list of tools that was sent
     opened_at: float
     used_at: float
+    log_level: str | None = None  # of the lowest log lines that the client asked for, if it did
 
 
 class SessionStore(Protocol):
@@ -36,6 +39,7 @@ class SessionStore(Protocol):
     async def get(self, session_id: str) -> StoredSession | None: ...
     async def add(self, session: StoredSession, *, keep: int) -> None: ...
     async def set_seen(self, session_id: str, seen: str) -> None: ...
+    async def set_log_level(self, session_id: str, level: str) -> None: ...
     async def touch(self, session_ids: list[str], used_at: float) -> None: ...
     async def delete(self, session_id: str) -> None: ...
     async def drop_idle(self, *, before: float, keep: int) -> int: ...
@@ -57,7 +61,8 @@ class SqliteSessions:
         """Add a session; its agent's longest unused ones go when it has more than `keep`."""
         async with self._database.transaction() as transaction:
             await transaction.execute(
-                "INSERT INTO sessions (session_id, agent_id, initialize, seen, opened_at, used_at) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO sessions (session_id, agent_id, initialize, seen, opened_at, used_at, log_level)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
                 *msgspec.structs.astuple(session),
             )
             await transaction.execute(
@@ -70,6 +75,10 @@ class SqliteSessions:
     async def set_seen(self, session_id: str, seen: str) -> None:
         """Another list of tools was sent."""
         await self._database.execute("UPDATE sessions SET seen = ? WHERE session_id = ?", seen, session_id)
+
+    async def set_log_level(self, session_id: str, level: str) -> None:
+        """The client asked for log lines."""
+        await self._database.execute("UPDATE sessions SET log_level = ? WHERE session_id = ?", level, session_id)
 
     async def touch(self, session_ids: list[str], used_at: float) -> None:
         """These sessions were used."""

@@ -35,7 +35,6 @@ def ops(**keys: Any) -> dict[str, ViewSettings]:
 
 
 async def test_a_view_lists_what_was_chosen_under_the_given_names_and_only_what_the_agent_may_call() -> None:
-    """K013"""
     views = ops(tools=["system:health", "state:*", "graph:*"], rename={"state:get": "read_value"}, hide=["state:list"])
     async with serving_mcp(graph_plugin(), views=views) as hub:
         token = await hub.agent()
@@ -57,7 +56,6 @@ async def test_a_view_lists_what_was_chosen_under_the_given_names_and_only_what_
 
 
 async def test_a_view_of_the_operator_gives_no_right_and_can_be_a_tokens_own() -> None:
-    """K013"""
     async with serving_mcp(views=ops(tools=["system:echo", "agent:*"], rename={"system:echo": "say"})) as hub:
         await hub.agent()
         token = (await hub.hub.call("token:create", agent_id="bot", view="ops"))["token"]
@@ -68,7 +66,7 @@ async def test_a_view_of_the_operator_gives_no_right_and_can_be_a_tokens_own() -
 
 
 async def test_a_reload_makes_changes_and_removes_views_and_tells_clients_that_listen(file: Path) -> None:
-    """K013 K038"""
+    """K038"""
     async with serving_mcp() as hub:
         token = await hub.agent()
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}

@@ -41,9 +41,11 @@ async def test_a_session_is_there_after_a_restart_with_what_its_client_saw(backe
         assert await store.get("s1") is None
         await store.add(session(1), keep=10)
         await store.set_seen("s1", "fingerprint")
+        await store.set_log_level("s1", "info")
         await store.touch(["s1", "unknown"], 7.0)
     async with backend(tmp_path) as store:
-        assert await store.get("s1") == StoredSession("s1", "a", b'{"capabilities":{}}', "fingerprint", 1.0, 7.0)
+        found = await store.get("s1")
+        assert found == StoredSession("s1", "a", b'{"capabilities":{}}', "fingerprint", 1.0, 7.0, "info")
         await store.delete("s1")
         assert await store.get("s1") is None
 
