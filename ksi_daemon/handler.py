@@ -74,6 +74,8 @@ class Traits:
     operator_only: bool = False
     needs: tuple[tuple[str, Need], ...] = ()  # beyond the event itself
     cost: float = 1.0  # of one call, in calls, against the agent's rate
+    tool: str | None = None  # its name as a tool, when it is not that of the event
+    every_agent: bool = False  # every active agent may call it, without a grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Handler:
     @property
     def tool(self) -> str:
         """The event's name as a tool."""
-        return tool_name(self.event)
+        return self.traits.tool or tool_name(self.event)
 
     @property
     def title(self) -> str:

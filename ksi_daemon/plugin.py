@@ -220,12 +220,16 @@ class Plugin:
         cost: float = 1.0,
         title: str | None = None,
         annotations: Annotations | None = None,
+        tool: str | None = None,
+        every_agent: bool = False,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Register the handler of an event.
 
         `reads=True` promises that it changes nothing. `uses` names capabilities that only it needs; `needs` what a caller must
         hold in addition to the event itself, such as ("knowledge/maintainer", "execute"); `cost` how many calls one counts as.
         `title` is the tool's name for people, `annotations` what MCP clients may show them before a call.
+
+        Only the daemon's own events can have another tool name (`tool`) or need no grant (`every_agent`).
         """
 
         def register(function: HandlerFunction) -> HandlerFunction:
@@ -242,6 +246,8 @@ class Plugin:
                 cost=cost,
                 title=title,
                 annotations=annotations or Annotations(),
+                tool=tool,
+                every_agent=every_agent,
             )
             self.handlers[event] = handler_from_function(self.name, event, function, traits)
             return function

@@ -15,7 +15,13 @@ plugin = Plugin("monitor", uses=[Journal, Bus])
 
 
 class GetEvents(Params):
-    event_patterns: list[str] = Field(["*"], min_length=1, max_length=100, description="Event names, namespace:* or *.")
+    event_patterns: list[str] = Field(
+        ["*"],
+        min_length=1,
+        max_length=100,
+        description="Event names, namespace:* or *.",
+        json_schema_extra={"items": {"type": "string", "pattern": f"^(?:{PATTERN.pattern})$"}},
+    )
     since: Moment | None = Field(None, description="Not before this ISO time, or this many seconds ago.")
     until: Moment | None = Field(None, description="Not after this ISO time, or this many seconds ago.")
     limit: int = Field(100, ge=1, le=1000, description="Maximum number of entries, the newest ones.")

@@ -11,7 +11,6 @@ from ksi_daemon.gate.breaker import Breaker
 from ksi_daemon.gate.grants import Decision, Rule
 from ksi_daemon.gate.judgement import Judgement
 from ksi_daemon.gate.limits import Allowance, Rate
-from ksi_daemon.identifiers import tool_name
 from ksi_daemon.notice import iso_time
 
 About = Literal["agent", "rate", "slots", "breaker", "operator_only"]
@@ -59,7 +58,7 @@ class Explanation(msgspec.Struct, frozen=True):
         facts = {
             "agent": self.agent,
             "event": self.asked,
-            "tool": tool_name(self.asked) if self.known else None,
+            "tool": None if self.judgement is None else self.judgement.tool,
             "allowed": self.allowed,
             "known": self.known,
             "decisions": [_decision_dict(decision) for decision in self.decisions],
@@ -73,10 +72,10 @@ class Explanation(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """In words, one fact a line."""
-        if not self.known:
+        if self.judgement is None:
             return f"no plugin owns the event {ascii(self.asked)[:120]}: `ksi events ls` shows the events there are"
         verb = "may call" if self.allowed else "may not call"
-        lines = [f"{self.agent} {verb} {self.asked} (tool {tool_name(self.asked)})"]
+        lines = [f"{self.agent} {verb} {self.asked} (tool {self.judgement.tool})"]
         for decision in self.decisions:
             lines += _decision_lines(decision)
         lines += [f"  {'ok' if condition.ok else 'no'}: {condition.text}" for condition in self.conditions]

@@ -113,6 +113,8 @@ class Gate:
         judgement = self.judge(principal, handler)
         chain, now = self.rights.chain_of(principal), self.rights.clock()
         rate = self.rights.rate(agent)
+        open_to_all = judgement.decisions[:1] if handler.traits.every_agent else ()
+        by_rules = handler.needs[len(open_to_all) :]
         conditions: list[Condition] = [
             active_condition(judgement.inactive_reason),
             operator_only_condition(operator_only=judgement.operator_only),
@@ -124,8 +126,9 @@ class Gate:
             agent.agent_id,
             handler.event,
             judgement=judgement,
-            decisions=tuple(
-                decision for resource, need in handler.needs for decision in chain.decisions(resource, need, now)
+            decisions=(
+                *open_to_all,
+                *(decision for resource, need in by_rules for decision in chain.decisions(resource, need, now)),
             ),
             conditions=tuple(conditions),
         )

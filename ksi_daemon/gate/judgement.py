@@ -3,10 +3,13 @@
 There is one function that decides, `judge`; listing, permitting, explaining and `permission:get_agent` are views of its record.
 """
 
+import functools
+
 import msgspec
 
+from ksi_daemon.access import Need
 from ksi_daemon.errors import ApprovalRequired, Forbidden, NotVisible
-from ksi_daemon.gate.grants import Chain, Decision
+from ksi_daemon.gate.grants import Chain, Decision, Rule
 from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import EVENT_NAME
 
@@ -18,6 +21,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
     agent_id: str
     event: str
+    tool: str
     decisions: tuple[Decision, ...]
     inactive_reason: str | None = None  # why the caller may do nothing at all
     operator_only: bool = False
@@ -53,8 +57,15 @@ def judge(
     agent_id: str, handler: Handler, rights: Chain, *, now: float, inactive_reason: str | None = None
 ) -> Judgement:
     """Hold a handler's needs against an agent's rights."""
-    decisions = tuple([rights.decide(resource, need, now) for resource, need in handler.needs])
-    return Judgement(agent_id, handler.event, decisions, inactive_reason, handler.traits.operator_only)
+    needs = handler.needs
+    own = () if not handler.traits.every_agent else (_open_to_all(*needs[0]),)
+    decisions = (*own, *[rights.decide(resource, need, now) for resource, need in needs[len(own) :]])
+    return Judgement(agent_id, handler.event, handler.tool, decisions, inactive_reason, handler.traits.operator_only)
+
+
+@functools.cache
+def _open_to_all(resource: str, need: Need) -> Decision:
+    return Decision(True, resource, need, "every agent may call it", Rule(resource, need, "every agent"))
 
 
 def unseen(agent_id: str, event: str, inactive_reason: str | None) -> Forbidden:

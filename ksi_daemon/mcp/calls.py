@@ -16,6 +16,15 @@ class Calls:
         self._router = router
         self._running: set[asyncio.Task[bytes]] = set()
 
+    @property
+    def result_limit_bytes(self) -> int:
+        """How large a result may be."""
+        return self._router.limits.result_bytes
+
+    async def record_bad_request(self, principal: Principal, error: KsiError) -> None:
+        """Record a call that never reaches the router."""
+        await self._router.record_bad_request(principal, error)
+
     async def run(self, event: str, data: Any, principal: Principal, feedback: Feedback | None = None) -> bytes:
         """`router.call`. When the caller leaves, the call is cancelled; its record is finished without the caller."""
         abandoned: asyncio.Future[KsiError] = asyncio.get_running_loop().create_future()

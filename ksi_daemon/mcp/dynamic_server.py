@@ -41,7 +41,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ksi_daemon import __version__
 from ksi_daemon.errors import KsiError
-from ksi_daemon.mcp.answers import Answer, Refusal, failure, success
+from ksi_daemon.mcp.answers import Refusal
 from ksi_daemon.mcp.calls import Calls
 from ksi_daemon.mcp.feedback import LEVELS, Client, LogLevel, feedback_to
 from ksi_daemon.mcp.list_changes import ListChanges
@@ -49,6 +49,7 @@ from ksi_daemon.mcp.listing import Listings
 from ksi_daemon.mcp.refusals import INVALID_PARAMS, error_object
 from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, SESSION, VIEW
 from ksi_daemon.mcp.sessions import Session, Sessions
+from ksi_daemon.mcp.tool_calls import ToolCalls
 from ksi_daemon.mcp.tools import OfferedTool, Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.principal import Principal
@@ -60,7 +61,8 @@ BODY_LIMIT_BYTES = 2**31  # the endpoint has read the body already, within its o
 
 INSTRUCTIONS = (
     "KSI is the hub of the agents on this machine. Its tools are the daemon's events: ksi_NAMESPACE_VERB. "
-    "You see the tools you may use now; the operator can grant more while you work."
+    "You see the tools you may use now; the operator can grant more while you work. ksi_find_tools searches them, ksi_help shows "
+    "one with its whole schema, ksi_call_tool calls one that your list does not show."
 )
 
 Context = ServerRequestContext[Any]
@@ -79,10 +81,9 @@ class DynamicServer:
     def __init__(
         self, tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, sessions: Sessions, log: Any
     ) -> None:
-        self._tools = tools
         self._listings = listings
         self._list_changes = list_changes
-        self._calls = calls
+        self._tool_calls = ToolCalls(tools, calls, log)
         self._log = log
         self._sessions = sessions
         self._definitions: dict[tuple[str, str | None, str], tuple[OfferedTool, Tool]] = {}  # by kind, view and name
@@ -121,18 +122,11 @@ class DynamicServer:
         )
 
     async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
-        scope, name = _scope(context), params.name
+        scope = _scope(context)
         principal: Principal = scope[PRINCIPAL]
-        tool = self._tools.find(name, scope[VIEW])
-        # An unknown tool's name is no event's name, so that the router refuses and records it.
-        event = name if tool is None else tool.handler.event
-        answer: Answer | Refusal
-        try:
-            async with feedback_to(self._client_of(context), self._log) as feedback:
-                result = await self._calls.run(event, params.arguments or {}, principal, feedback)
-            answer = success(tool, result, self._log)
-        except KsiError as error:
-            answer = failure(tool, name, self._tools.view(scope[VIEW]), error, principal, self._log)
+        arguments = params.arguments or {}
+        async with feedback_to(self._client_of(context), self._log) as feedback:
+            answer = await self._tool_calls.answer(params.name, arguments, principal, scope[VIEW], feedback)
         if isinstance(answer, Refusal):
             scope[REFUSAL] = answer.error
             raise MCPError(**answer.rpc_error)

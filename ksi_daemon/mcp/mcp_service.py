@@ -16,6 +16,7 @@ from ksi_daemon.mcp.handshakes import Handshakes
 from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.listing import Listings
 from ksi_daemon.mcp.sessions import Sessions
+from ksi_daemon.mcp.tool_search import ToolSearch
 from ksi_daemon.mcp.tools import Tools
 from ksi_daemon.mcp.transports import Transports
 from ksi_daemon.routing.router import Router
@@ -44,6 +45,7 @@ class McpService:
     ) -> None:
         self._log = log
         self.tools = Tools(router, gate, views)
+        self.search = ToolSearch()
         self.handshakes = handshakes
         self.list_changes = ListChanges(self.tools, gate.rights)
         self.sessions = Sessions(stored_sessions, self.list_changes, log)

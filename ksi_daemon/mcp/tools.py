@@ -121,6 +121,20 @@ class Tools:
         in_view = catalogue.views.get(view or "", {}).get(name)
         return in_view or catalogue.own.get(name) or catalogue.in_any_view.get(name)
 
+    def of_event(self, event: str) -> OfferedTool | None:
+        """An event's tool, under its own name."""
+        route = self._router.routes.get(event)
+        return None if route is None else self._catalogue.own.get(route.handler.tool)
+
+    def allows(self, principal: Principal, tool: OfferedTool) -> bool:
+        """Whether a caller may call a tool now, as far as rights go."""
+        return principal.agent_id is None or self._gate.judge(principal, tool.handler).allowed
+
+    def seen(self, principal: Principal, name: str) -> OfferedTool | None:
+        """The tool of this name, or of the event of this name, if the caller may see it."""
+        tool = self.find(name, principal.default_view) or self.of_event(name)
+        return tool if tool is not None and self._gate.lists(principal, tool.handler) else None
+
     def view(self, name: str | None) -> View | None:
         """A view by its name."""
         return self._catalogue.definitions.get(name or "")

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ksi_daemon.config import Settings
-from ksi_daemon.identifiers import matches, tool_name
+from ksi_daemon.identifiers import matches
+from ksi_daemon.routing.route import Route
 from ksi_daemon.routing.router import Router
 from ksi_daemon.view import View, ViewTool
 from ksi_daemon.view_settings import ViewSettings
@@ -47,11 +48,10 @@ class Views:
         return [*self.problems(settings), *dict.fromkeys(unknown)]
 
 
-def operator_view(name: str, defined: ViewSettings, events: Collection[str]) -> View:
+def operator_view(name: str, defined: ViewSettings, routes: Mapping[str, Route]) -> View:
     """A view with the events that exist, in the order of its patterns."""
-    return View(
-        name, [ViewTool(defined.rename.get(event, tool_name(event)), event) for event in _chosen(defined, events)]
-    )
+    chosen = _chosen(defined, routes)
+    return View(name, [ViewTool(defined.rename.get(event, routes[event].handler.tool), event) for event in chosen])
 
 
 def _chosen(defined: ViewSettings, events: Collection[str]) -> Iterator[str]:

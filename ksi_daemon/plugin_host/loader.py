@@ -220,6 +220,8 @@ class Loader:
                 raise PluginRefused(f"{plugin.name} uses {kind.__name__}: {reason}")
         omitted: dict[str, str] = {}
         for event, handler in plugin.handlers.items():
+            if found.source != "core" and (handler.traits.tool is not None or handler.traits.every_agent):
+                raise PluginRefused(f"{plugin.name}: {event}: tool and every_agent are for the daemon's own events")
             for resource, _ in handler.traits.needs:
                 try:
                     parse_concrete(resource)

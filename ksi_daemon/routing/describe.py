@@ -1,11 +1,13 @@
 """Describes handlers and notices: as MCP tools, and in the other formats of `system:help` and `system:discover`."""
 
 import json
+import re
 from typing import Any, Literal
 
 from ksi_daemon.handler import Handler
 
 SIGNATURE_DEPTH = 4
+PLAIN_WORD = "word"
 
 Format = Literal["verbose", "compact", "ultra_compact", "mcp", "json_schema"]
 
@@ -123,7 +125,10 @@ def type_name(schema: dict[str, Any], part: dict[str, Any]) -> str:
 
 
 def signature(schema: dict[str, Any]) -> str:
-    """The parameters as one short line: `(key: string, value: any, namespace?: string)`."""
+    """The parameters as one short line: `(key: string, value: any, limit?: integer 1..1000)`.
+
+    Limits are in it that a plain value could miss: of numbers and of how many items, and patterns that an ordinary word does not match.
+    """
     return f"({_members(schema, schema, depth=0)})"
 
 
@@ -148,9 +153,26 @@ def _short_type(schema: dict[str, Any], part: dict[str, Any], *, depth: int) -> 
     for choice in ("anyOf", "oneOf"):
         if choice in part:
             return "|".join(dict.fromkeys(_short_type(schema, option, depth=depth + 1) for option in part[choice]))
+    if "prefixItems" in part:
+        return f"[{', '.join(_short_type(schema, item, depth=depth + 1) for item in part['prefixItems'])}]"
     if part.get("type") == "array":
         inner = _short_type(schema, part.get("items", {}), depth=depth + 1)
-        return f"({inner})[]" if "|" in inner else f"{inner}[]"
+        fewest = f"{part['minItems']}.." if part.get("minItems") else ""
+        return f"({inner})[{fewest}]" if "|" in inner or " " in inner else f"{inner}[{fewest}]"
     if part.get("properties"):
         return f"{{{_members(schema, part, depth=depth + 1)}}}"
-    return str(part.get("type", "any"))
+    return str(part.get("type", "any")) + _limits(part)
+
+
+def _limits(part: dict[str, Any]) -> str:
+    """The limits of a number, the least length and the pattern of a text; nothing where any plain value fits."""
+    least, most = part.get("minimum", ""), part.get("maximum", "")
+    outside = (("exclusiveMinimum", ">"), ("exclusiveMaximum", "<"))
+    limits = "".join(f" {sign}{part[name]}" for name, sign in outside if name in part)
+    limits += f" {least}..{most}" if (least, most) != ("", "") else ""
+    if limits:
+        return limits
+    if part.get("minLength", 0) > len(PLAIN_WORD):
+        return f" of {part['minLength']}.. characters"
+    pattern = part.get("pattern")
+    return f" like {json.dumps(pattern)}" if pattern is not None and not re.search(pattern, PLAIN_WORD) else ""

@@ -9,7 +9,7 @@ from ksi_daemon.audit import Audit, Entry
 from ksi_daemon.audit.entry import EntryType
 from ksi_daemon.errors import KsiError
 from ksi_daemon.handler import Handler
-from ksi_daemon.identifiers import namespace_of, time_of, tool_name
+from ksi_daemon.identifiers import namespace_of, time_of
 from ksi_daemon.logs.redaction import redact
 from ksi_daemon.plugin import Context
 from ksi_daemon.principal import Principal
@@ -140,7 +140,7 @@ def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler:
         phase=phase,
         status=status,
         event=event,
-        tool=None if handler is None else tool_name(event),
+        tool=None if handler is None else handler.tool,
         call_id=call.call_id,
         correlation_id=call.correlation_id,
         parent_id=call.parent_id,

@@ -68,7 +68,7 @@ async def test_discover_get_agent_explain_and_the_call_say_the_same_of_every_eve
         listed, needs_grant = set(held["allowed_tools"]), held["needs_grant"]
         discovered = (await call_as(hub, bot, "system:discover"))["events"]
         assert {
-            f"ksi_{event.replace(':', '_')}" for event, facts in discovered.items() if facts["kind"] == "call"
+            hub.hub.router.routes[event].handler.tool for event, facts in discovered.items() if facts["kind"] == "call"
         } == listed
         for event, route in hub.hub.router.routes.items():
             explained = await hub.call("permission:explain", agent_id="bot", event=event)

@@ -254,6 +254,7 @@ CORE_EVENTS = {
     "permission:get_profile", "permission:grant", "permission:revoke", "permission:explain", "permission:validate_spawn",
     "session:create", "session:list", "session:revoke",
     "audit:query", "audit:stats", "audit:verify", "audit:export", "audit:retain", "audit:checkpoint", "mcp:status",
+    "mcp:help", "mcp:find_tools", "mcp:call_tool", "mcp:batch_call", "mcp:raw_event",
     "mcp:list_sessions", "mcp:get_session", "mcp:clear_sessions",
 }  # fmt: skip
 CORE_NOTICES = {

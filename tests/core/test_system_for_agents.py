@@ -18,11 +18,19 @@ async def test_an_agent_discovers_only_the_events_it_may_call() -> None:
     async with running() as hub:
         await hub.call("agent:register", agent_id="scout", profile="restricted")
         seen = await _as_agent(hub, "system:discover")
-        assert seen["namespaces"] == ["system"]
+        assert seen["namespaces"] == ["mcp", "system"]
         events = seen["events"]
         assert isinstance(events, dict)
         calls = {name for name, about in events.items() if about["kind"] == "call"}
-        assert calls == {"system:echo", "system:health", "system:help", "system:discover", "system:validate"}
+        open_to_all = {"mcp:help", "mcp:find_tools", "mcp:call_tool", "mcp:batch_call"}
+        assert calls - open_to_all == {
+            "system:echo",
+            "system:health",
+            "system:help",
+            "system:discover",
+            "system:validate",
+        }
+        assert open_to_all < calls
         assert "permission:grant" in (await hub.call("system:discover"))["events"]
 
 
