@@ -115,6 +115,7 @@ def ksi_process(var: Path) -> Ksi:
 def running(var: Path, ksi_process: Ksi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The real daemon, detached as an operator starts it, on any free port."""
     monkeypatch.setenv("KSI_PORT", "0")
+    Path("plugins").mkdir()
     monkeypatch.setenv("KSI_PLUGIN_DIRS", "plugins")
     started = ksi_process("start", "--wait")
     assert started.returncode == 0, started.stderr

@@ -318,6 +318,11 @@ class Daemon:
             raise AssertionError(f"it did not refuse to start: {self.errors or 'it serves'}") from None
         return code, self.errors
 
+    def resting_bytes(self) -> int:
+        """How much memory it has in use once everything that it loads after its start is loaded."""
+        until(lambda: self.call("mcp:status")["state"] == "serving", what="the MCP server is loaded")
+        return self.resident_bytes()
+
     def resident_bytes(self) -> int:
         """How much memory it has in use now."""
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()

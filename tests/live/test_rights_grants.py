@@ -118,7 +118,8 @@ def test_an_agent_is_told_only_of_what_it_may_do(hub: Daemon) -> None:
     with hub.connect() as alice:
         discovered = alice.call("system:discover", {}, token=token)
         assert set(discovered["events"]) <= {
-            f"system:{verb}" for verb in ("echo", "health", "help", "discover", "validate")
+            *(f"system:{verb}" for verb in ("echo", "health", "help", "discover", "validate")),
+            *(f"mcp:{verb}" for verb in ("help", "find_tools", "call_tool", "batch_call")),  # of every agent
         }
         shown = json.dumps(discovered)
         assert "notes:" not in shown

@@ -56,8 +56,7 @@ def test_what_a_slow_reader_missed_is_told_so_that_nothing_is_unaccounted_for(da
 
 def test_a_client_that_does_not_read_its_answers_is_not_read_from_either(daemon: Daemon) -> None:
     """D04"""
-    daemon.start()
-    before = daemon.resident_bytes()
+    before = daemon.start().resting_bytes()
     with daemon.connect() as deaf:
         deaf.socket.settimeout(2)
         request = b'{"event":"system:echo","data":{"text":"%b"},"id":1}\n' % (b"x" * 90_000)
@@ -90,7 +89,7 @@ def test_large_notices_do_not_stay_in_memory(daemon: Daemon) -> None:
     with daemon.connect() as slow, daemon.connect() as sender:
         slow.call("message:subscribe", {"patterns": ["load:*"]})
         _publish(sender, 5, huge)
-        before = daemon.resident_bytes()
+        before = daemon.resting_bytes()
         for _ in range(40):
             _publish(sender, 5, huge)
         assert daemon.resident_bytes() - before <= 100_000_000
