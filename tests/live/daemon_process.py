@@ -323,6 +323,11 @@ class Daemon:
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * resource.getpagesize()
 
+    def settled_bytes(self) -> int:
+        """The same once everything is imported, which goes on for a while after the start."""
+        until(lambda: self.call("mcp:status")["state"] == "serving", what="the MCP server serves")
+        return self.resident_bytes()
+
     def log_lines(self) -> list[dict[str, Any]]:
         """The structured log so far, without a line that is being written just now."""
         whole, _, _ = (self.var / "log" / "ksi.jsonl").read_text().rpartition("\n")

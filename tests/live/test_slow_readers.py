@@ -57,7 +57,7 @@ def test_what_a_slow_reader_missed_is_told_so_that_nothing_is_unaccounted_for(da
 def test_a_client_that_does_not_read_its_answers_is_not_read_from_either(daemon: Daemon) -> None:
     """D04"""
     daemon.start()
-    before = daemon.resident_bytes()
+    before = daemon.settled_bytes()
     with daemon.connect() as deaf:
         deaf.socket.settimeout(2)
         request = b'{"event":"system:echo","data":{"text":"%b"},"id":1}\n' % (b"x" * 90_000)
