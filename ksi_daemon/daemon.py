@@ -20,7 +20,7 @@ from ksi_daemon.gate.credentials import keep_credentials
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.profiles import read_profiles
 from ksi_daemon.gate.resolvers import Resolvers
-from ksi_daemon.gate.rights import Rights
+from ksi_daemon.gate.rights import Rights, keep_expired
 from ksi_daemon.logs.journal import Journal
 from ksi_daemon.logs.log import Log
 from ksi_daemon.mcp.handshakes import Handshakes
@@ -130,6 +130,7 @@ async def open_hub(
         background.start("the deadline sweep", deadlines.run)
         background.start("the journal's log", lambda: journal.write_lines(log.write_records))
         background.start("the credentials' upkeep", lambda: keep_credentials(rights.credentials))
+        background.start("the upkeep of expiries", lambda: keep_expired(rights))
         if threading.current_thread() is threading.main_thread():
             await stack.enter_async_context(watchdog.watching())
         sessions = await stack.enter_async_context(
