@@ -23,6 +23,7 @@ from ksi_daemon import config, daemon, errors, handler
 from ksi_daemon.core import CORE
 from ksi_daemon.hygiene import strict_json
 from ksi_daemon.operator_socket import server as operator_socket
+from ksi_daemon.operator_socket import unfinished_lines
 from ksi_daemon.plugin_host import loader, running_plugin, watchdog
 from ksi_daemon.routing import bus, router, slow_readers
 from ksi_daemon.testing import running
@@ -186,6 +187,7 @@ class TestNumbers:
         page = text_of("socket.md")
         for sentence in (
             f"| one line | {operator_socket.LINE_LIMIT_BYTES:,} bytes |",
+            f"| unfinished lines of all connections together | {unfinished_lines.ALL_UNFINISHED_LIMIT_BYTES / 1e6:g} MB |",
             f"| nesting of `data` | {strict_json.NESTING_LIMIT} |",
             f"`result_limit_bytes` ({config.Settings().result_limit_bytes:,})",
             f"| calls under way on one connection | {operator_socket.IN_FLIGHT_LIMIT} |",

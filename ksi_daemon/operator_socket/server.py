@@ -29,6 +29,7 @@ from ksi_daemon.errors import (
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.operator_socket.request import Request, id_of, parse_request
+from ksi_daemon.operator_socket.unfinished_lines import UnfinishedLines
 from ksi_daemon.principal import Principal
 from ksi_daemon.process.forked import close_in_forked_children
 from ksi_daemon.routing.bus import NOTICE_BYTES, Mailbox
@@ -59,6 +60,7 @@ class OperatorSocket:
         self.slow_readers = slow_readers
         self.log = log
         self.connections: set[_Connection] = set()
+        self.unfinished_lines = UnfinishedLines(log)
 
     @asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator[None]:
@@ -128,6 +130,7 @@ class _Connection(asyncio.Protocol):
             self._skipping = True
         if self._skipping:
             self._rest = b""
+        self._server.unfinished_lines.received(self, len(self._rest), new_line=bool(lines))
         self._start_calls()
 
     def eof_received(self) -> bool:
@@ -152,6 +155,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
         self._lines.clear()
+        self._rest = b""
+        self._server.unfinished_lines.forget(self)
         self._server.slow_readers.closed(self)
         if self._pump is None:
             return

@@ -67,7 +67,7 @@ def test_a_hundred_megabytes_without_an_end_of_line_are_refused_once_and_not_kep
     """J08 L062"""
     daemon.start()
     _still_serves(daemon)
-    before = daemon.resident_bytes()
+    before = daemon.settled_bytes()
     peak = before
     with daemon.connect() as connection:
         piece = b"x" * 1_000_000
