@@ -200,7 +200,7 @@ class TestNumbers:
             f"if that lasts {slow_readers.UNREAD_LIMIT_S:g} seconds",
             f"{slow_readers.ALL_UNREAD_LIMIT_BYTES / 1e6:g} MB over all connections",
             f"more than {bus.ALL_WAITING_LIMIT_BYTES / 1e6:g} MB of notices",
-            f"behind for {slow_readers.GRACE_S:g} second ",
+            f"has read nothing for {slow_readers.GRACE_S:g} second ",
             f"for up to {daemon.DRAIN_S:g} seconds",
         ):
             assert sentence in page

@@ -1,6 +1,6 @@
 """Bounds what clients leave unread, over all connections: the bytes that wait in the write buffers of the operator socket and of HTTP.
 
-A reader is behind while its buffer is above its share. One that stays behind is disconnected, and so are those that are behind for
+A reader is behind while its buffer is above its share. One that stays behind is disconnected, and so are those that have read nothing for
 the longest when all together leave too much unread: memory must not grow with the number of clients that do not read.
 """
 
@@ -11,7 +11,7 @@ UNREAD_LIMIT_BYTES = 1_000_000  # of one connection; above it the connection is 
 UNREAD_LIMIT_S = 10.0  # how long a connection may be behind
 ALL_UNREAD_LIMIT_BYTES = 64_000_000  # of all that are behind
 SHARES_BYTES = 32_000_000  # what all that are not behind may leave unread, in equal shares
-GRACE_S = 1.0  # how long a reader may be behind while others wait for room
+GRACE_S = 1.0  # how long a reader that is behind may read nothing while others wait for room
 
 
 class Reader(Protocol):
@@ -30,7 +30,7 @@ class SlowReaders:
         self._log = log
         self._readers: set[Reader] = set()
         self._share_bytes = UNREAD_LIMIT_BYTES
-        self._behind: dict[Reader, _Behind] = {}  # longest behind first
+        self._behind: dict[Reader, _Behind] = {}  # those that have read nothing for the longest first
         self._waiting: list[asyncio.Future[None]] = []
         self._retry: asyncio.TimerHandle | None = None
 
@@ -77,17 +77,20 @@ class SlowReaders:
         }
 
     def make_room(self) -> None:
-        """Disconnect those that are behind for the longest until the others are within the limit."""
+        """Disconnect those that have read nothing for the longest until the others are within the limit."""
         too_much = self.unread_bytes() - ALL_UNREAD_LIMIT_BYTES
+        if too_much > 0:
+            self._note_progress()
         while too_much > 0:
             reader = next(iter(self._behind))
             too_much -= reader.unread_bytes()
             self.cut_off(reader, "all readers together left too much unread")
 
     async def room_for(self, size_bytes: int) -> None:
-        """Wait until that much more may be left unread. Those that are behind for a while must go if others wait."""
+        """Wait until that much more may be left unread. Those that have read nothing for a while must go if others wait."""
         while self._behind and self.unread_bytes() + size_bytes > ALL_UNREAD_LIMIT_BYTES:
             loop = asyncio.get_running_loop()
+            self._note_progress()
             oldest = next(iter(self._behind))
             left_s = self._behind[oldest].since_s + GRACE_S - loop.time()
             if left_s <= 0:
@@ -106,6 +109,16 @@ class SlowReaders:
         self.closed(reader)
         reader.disconnect()
 
+    def _note_progress(self) -> None:
+        """Put those that have read something since the last look behind those that have not."""
+        now_s = asyncio.get_running_loop().time()
+        for reader, behind in list(self._behind.items()):
+            unread_bytes = reader.unread_bytes()
+            if unread_bytes < behind.unread_bytes:
+                behind.since_s = now_s
+                self._behind[reader] = self._behind.pop(reader)
+            behind.unread_bytes = unread_bytes
+
     def _wake(self) -> None:
         if self._retry is not None:
             self._retry.cancel()
@@ -117,13 +130,14 @@ class SlowReaders:
 
 
 class _Behind:
-    """Since when a reader is behind, and the timer that disconnects it."""
+    """Since when a reader that is behind has read nothing, and the timer that disconnects it."""
 
-    __slots__ = ("since_s", "timer")
+    __slots__ = ("since_s", "timer", "unread_bytes")
 
     def __init__(self, readers: SlowReaders, reader: Reader) -> None:
         loop = asyncio.get_running_loop()
         self.since_s = loop.time()
+        self.unread_bytes = reader.unread_bytes()  # when it was last looked at
         self.timer = loop.call_later(UNREAD_LIMIT_S, readers.cut_off, reader, f"for {UNREAD_LIMIT_S:g} seconds")
 
 

@@ -1,5 +1,6 @@
 """Hundreds of clients that never read, all at once: what they leave unread is bounded over all of them, and readers lose nothing."""
 
+import asyncio
 import socket
 from contextlib import ExitStack
 
@@ -64,6 +65,40 @@ def test_replies_that_many_clients_do_not_read_are_bounded(daemon: Daemon) -> No
         figures = daemon.call("monitor:get_stats")["slow_readers"]
         assert figures["cut"] > 0
         assert figures["unread_bytes"] <= figures["limit_bytes"]
+
+
+async def _reader(daemon: Daemon, count: int, ready: asyncio.Event) -> int:
+    """Subscribe, then read so many notices; how many were dropped."""
+    reader, writer = await asyncio.open_unix_connection(daemon.socket_path, limit=4_000_000)
+    writer.write(b'{"event":"message:subscribe","data":{"patterns":["load:*"]},"id":1}\n')
+    await reader.readline()
+    ready.set()
+    heard = dropped = 0
+    while heard + dropped < count:
+        line = await reader.readline()
+        assert line, "it was cut"
+        if line.startswith(b'{"dropped":'):
+            dropped += int(line.removeprefix(b'{"dropped":').removesuffix(b"}\n"))
+        else:
+            heard += 1
+    writer.close()
+    return dropped
+
+
+async def test_many_readers_that_do_read_are_not_cut_although_all_together_are_slow(daemon: Daemon) -> None:
+    """D04: 150 in one process, where a notice to all of them is more than may be left unread."""
+    daemon.start()
+    count, ready = 6, [asyncio.Event() for _ in range(150)]
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        readers = [group.create_task(_reader(daemon, count, one)) for one in ready]
+        for one in ready:
+            await one.wait()
+        publish = {"event": "load:item", "data": {"text": "x" * 900_000}}
+        for _ in range(count):
+            await asyncio.to_thread(daemon.call, "message:publish", publish)
+    assert [reader.result() for reader in readers] == [0] * 150
+    figures = daemon.call("monitor:get_stats")["slow_readers"]
+    assert figures["cut"] == 0
 
 
 LARGE_RESULT = '''
