@@ -59,6 +59,15 @@ class Settings(BaseModel):
     monitor_events: int = Field(
         10_000, ge=100, le=1_000_000, description="Calls and notices that monitor:get_events remembers."
     )
+    agent_state_keys: int = Field(
+        10_000, ge=0, le=10_000_000, description="How many keys of the state one agent may have set."
+    )
+    agent_state_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=0,
+        le=1024**4,
+        description="How many bytes these keys may have together, with their values and metadata.",
+    )
     rate_limit: Literal["on", "off"] = Field(
         "on", description="Whether agents' rates are limited; off is for load tests."
     )
@@ -84,7 +93,16 @@ class Settings(BaseModel):
             check_view_names(views)
         return views
 
-    @field_validator("port", "call_timeout_s", "result_limit_bytes", "notice_inbox", "monitor_events", mode="before")
+    @field_validator(
+        "port",
+        "call_timeout_s",
+        "result_limit_bytes",
+        "notice_inbox",
+        "monitor_events",
+        "agent_state_keys",
+        "agent_state_bytes",
+        mode="before",
+    )
     @classmethod
     def _is_not_boolean(cls, value: object) -> object:
         if isinstance(value, bool):

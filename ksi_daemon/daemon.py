@@ -20,7 +20,7 @@ from ksi_daemon.gate.credentials import keep_credentials
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.profiles import read_profiles
 from ksi_daemon.gate.resolvers import Resolvers
-from ksi_daemon.gate.rights import Rights
+from ksi_daemon.gate.rights import Rights, keep_expired
 from ksi_daemon.logs.journal import Journal
 from ksi_daemon.logs.log import Log
 from ksi_daemon.mcp.handshakes import Handshakes
@@ -42,6 +42,7 @@ from ksi_daemon.routing.deadlines import Deadlines
 from ksi_daemon.routing.recorder import Recorder
 from ksi_daemon.routing.route import Limits
 from ksi_daemon.routing.router import Router
+from ksi_daemon.routing.slow_readers import SlowReaders
 from ksi_daemon.storage import mcp_sessions
 from ksi_daemon.storage.agents import SqliteAgents
 from ksi_daemon.storage.audit_head import AuditHead
@@ -74,7 +75,12 @@ class Hub:
 
 @asynccontextmanager
 async def open_hub(
-    read: SettingsRead, log: Log, *, stop_requested: asyncio.Event | None = None, shipped: bool = True
+    read: SettingsRead,
+    log: Log,
+    *,
+    stop_requested: asyncio.Event | None = None,
+    slow_readers: SlowReaders | None = None,
+    shipped: bool = True,
 ) -> AsyncIterator[Hub]:
     """Storage, router and plugins, without transports. Also what plugin tests run in, there without the shipped plugins."""
     settings = read.settings
@@ -124,6 +130,7 @@ async def open_hub(
         background.start("the deadline sweep", deadlines.run)
         background.start("the journal's log", lambda: journal.write_lines(log.write_records))
         background.start("the credentials' upkeep", lambda: keep_credentials(rights.credentials))
+        background.start("the upkeep of expiries", lambda: keep_expired(rights))
         if threading.current_thread() is threading.main_thread():
             await stack.enter_async_context(watchdog.watching())
         sessions = await stack.enter_async_context(
@@ -146,6 +153,7 @@ async def open_hub(
         inner = {
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
             Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database), McpService: mcp,
+            SlowReaders: slow_readers or SlowReaders(log.logger),
         }  # fmt: skip
         loader = Loader(router, settings.var_dir / "plugins", log=log.logger, capabilities={}, inner=inner)
         rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, agents)
@@ -190,15 +198,18 @@ async def serve(read: SettingsRead, log: Log) -> None:
     listener = bind(settings.host, settings.port, settings.var_dir / "run" / "http_port")
     close_in_forked_children(listener.fileno())
     port = listener.getsockname()[1]
+    slow_readers = SlowReaders(log.logger)
     word = "starting"
     mcp: McpService | None = None
     async with AsyncExitStack() as stack:
         app = make_app(lambda: word, own_hosts(port), lambda: None if mcp is None else mcp.endpoint)
-        await stack.enter_async_context(serving(app, listener))
-        hub = await stack.enter_async_context(open_hub(read, log, stop_requested=stop_requested))
+        await stack.enter_async_context(serving(app, listener, slow_readers=slow_readers))
+        hub = await stack.enter_async_context(
+            open_hub(read, log, stop_requested=stop_requested, slow_readers=slow_readers)
+        )
         control, router = hub.control, hub.router
         control.url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{port}"
-        operator_socket = OperatorSocket(router, hub.rights, log.logger)
+        operator_socket = OperatorSocket(router, hub.rights, slow_readers, log.logger)
         control.connections = lambda: len(operator_socket.connections)
         await stack.enter_async_context(operator_socket.listening(control.socket_path))
         signals.on_hangup = control.reload_settings

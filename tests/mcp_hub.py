@@ -11,6 +11,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.plugin import Plugin
+from ksi_daemon.routing.slow_readers import SlowReaders
 from ksi_daemon.testing import TestHub, running
 from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.http_protocol import HttpLimits
@@ -100,5 +101,9 @@ async def serving_mcp(
         listener = bind("127.0.0.1", 0, inner.control.read.settings.var_dir / "run" / "http_port")
         port = listener.getsockname()[1]
         app = make_app(lambda: "ready", own_hosts(port), lambda: service.endpoint)
-        async with serving(app, listener, limits=limits), httpx2.AsyncClient(timeout=30) as http:
+        slow_readers = SlowReaders(inner.log.logger)
+        async with (
+            serving(app, listener, slow_readers=slow_readers, limits=limits),
+            httpx2.AsyncClient(timeout=30) as http,
+        ):
             yield McpHub(hub, service, port, http)

@@ -23,8 +23,9 @@ from ksi_daemon import config, daemon, errors, handler
 from ksi_daemon.core import CORE
 from ksi_daemon.hygiene import strict_json
 from ksi_daemon.operator_socket import server as operator_socket
+from ksi_daemon.operator_socket import unfinished_lines
 from ksi_daemon.plugin_host import loader, running_plugin, watchdog
-from ksi_daemon.routing import bus, router
+from ksi_daemon.routing import bus, router, slow_readers
 from ksi_daemon.testing import running
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import verbs
@@ -186,6 +187,7 @@ class TestNumbers:
         page = text_of("socket.md")
         for sentence in (
             f"| one line | {operator_socket.LINE_LIMIT_BYTES:,} bytes |",
+            f"| unfinished lines of all connections together | {unfinished_lines.ALL_UNFINISHED_LIMIT_BYTES / 1e6:g} MB |",
             f"| nesting of `data` | {strict_json.NESTING_LIMIT} |",
             f"`result_limit_bytes` ({config.Settings().result_limit_bytes:,})",
             f"| calls under way on one connection | {operator_socket.IN_FLIGHT_LIMIT} |",
@@ -194,8 +196,11 @@ class TestNumbers:
             f"| patterns of one connection | {bus.PATTERNS_LIMIT} |",
             f"cause each other | {router.DEPTH_LIMIT} deep |",
             f"`notice_inbox` of them ({config.Settings().notice_inbox:,} by default)",
-            f"more than {operator_socket.UNREAD_LIMIT_BYTES / 1e6:g} MB of answers",
-            f"if that lasts {operator_socket.UNREAD_LIMIT_S:g} seconds",
+            f"more than {slow_readers.UNREAD_LIMIT_BYTES / 1e6:g} MB of answers",
+            f"if that lasts {slow_readers.UNREAD_LIMIT_S:g} seconds",
+            f"{slow_readers.ALL_UNREAD_LIMIT_BYTES / 1e6:g} MB over all connections",
+            f"more than {bus.ALL_WAITING_LIMIT_BYTES / 1e6:g} MB of notices",
+            f"has read nothing for {slow_readers.GRACE_S:g} second ",
             f"for up to {daemon.DRAIN_S:g} seconds",
         ):
             assert sentence in page

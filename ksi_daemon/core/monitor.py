@@ -9,9 +9,10 @@ from ksi_daemon.identifiers import PATTERN, matches
 from ksi_daemon.logs.journal import CallRecord, Journal, notice_as_dict
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Field, NotFound, Nothing, Params, Plugin, Result
-from ksi_daemon.routing.bus import Bus
+from ksi_daemon.routing.bus import ALL_WAITING_LIMIT_BYTES, Bus
+from ksi_daemon.routing.slow_readers import SlowReaders
 
-plugin = Plugin("monitor", uses=[Journal, Bus])
+plugin = Plugin("monitor", uses=[Journal, Bus, SlowReaders])
 
 
 class GetEvents(Params):
@@ -68,13 +69,17 @@ class Stats(Result):
     outcomes: dict[str, int]
     notices: dict[str, int]
     dropped_notices: int
+    waiting_notices: dict[str, int] = Field(description="Bytes of notices that wait for subscribers, and their limit.")
+    slow_readers: dict[str, int] = Field(
+        description="Connections that are behind now, what they leave unread in bytes and its limit, and how many were cut."
+    )
     ring: dict[str, int]
 
 
 @plugin.handles("monitor:get_stats", reads=True)
 async def get_stats(ctx: Context, params: Nothing) -> Stats:
     """Count calls, errors and notices since the start, with the latency of each event's last calls."""
-    journal = ctx.capability(Journal)
+    journal, bus = ctx.capability(Journal), ctx.capability(Bus)
     return Stats(
         calls={
             event: {
@@ -89,7 +94,9 @@ async def get_stats(ctx: Context, params: Nothing) -> Stats:
         },
         outcomes=journal.outcomes,
         notices=dict(sorted(journal.notices.items())),
-        dropped_notices=ctx.capability(Bus).dropped,
+        dropped_notices=bus.dropped,
+        waiting_notices={"bytes": bus.waiting_bytes, "limit_bytes": ALL_WAITING_LIMIT_BYTES},
+        slow_readers=ctx.capability(SlowReaders).figures(),
         ring={"size": journal.size, "limit": journal.limit, "forgotten": journal.forgotten},
     )
 

@@ -5,12 +5,13 @@ from pydantic import field_validator
 
 from ksi_daemon.notice import iso_time
 from ksi_daemon.plugin import Context, Field, Invalid, JsonValue, NotFound, Params, Plugin, Result, TooLarge
-from ksi_daemon.storage.state import StateStore
+from ksi_daemon.process.control import Control
+from ksi_daemon.storage.state import Quota, QuotaUsed, StateStore
 
 VALUE_LIMIT_BYTES = 900_000  # so that every value fits into one answer line of the socket
 STARS_LIMIT = 4  # a glob with many stars takes time that grows with their number
 
-plugin = Plugin("state", uses=[StateStore])
+plugin = Plugin("state", uses=[StateStore, Control])
 plugin.announces("state:changed", "A key was set or deleted; data has namespace, key and what happened.")
 
 KEY = r"^[^\x00-\x1f\x7f]+$"
@@ -68,7 +69,7 @@ async def get(ctx: Context, params: Key) -> Value:
 
 @plugin.handles("state:set")
 async def set_value(ctx: Context, params: Set) -> SetResult:
-    """Set the value of a key, replacing an earlier one. Answered once it is durable on disk."""
+    """Set the value of a key, replacing an earlier one. Answered once it is durable on disk. It counts for the agent that set it last."""
     try:
         size = len(msgspec.json.encode(params.value)) + len(msgspec.json.encode(params.metadata))
     except UnicodeEncodeError as error:
@@ -78,7 +79,13 @@ async def set_value(ctx: Context, params: Set) -> SetResult:
             f"the value has {size:,} bytes, more than {VALUE_LIMIT_BYTES:,}",
             hint="store large values in a file and its path in the state",
         )
-    created = await _store(ctx).set(params.namespace, params.key, value=params.value, metadata=params.metadata)
+    quota = _quota(ctx)
+    try:
+        created = await _store(ctx).set(
+            params.namespace, params.key, value=params.value, metadata=params.metadata, quota=quota
+        )
+    except QuotaUsed as used:
+        raise _over_quota(quota, used) from used
     ctx.notify(
         "state:changed",
         {"namespace": params.namespace, "key": params.key, "change": "created" if created else "replaced"},
@@ -132,6 +139,25 @@ async def list_keys(ctx: Context, params: List) -> Page:
         for row in rows[: params.limit]
     ]
     return Page(entries=entries, more=len(rows) > params.limit)
+
+
+def _quota(ctx: Context) -> Quota | None:
+    """What the calling agent may store; the operator, the daemon and plugins are not limited."""
+    if ctx.principal.agent_id is None:
+        return None
+    settings = ctx.capability(Control).read.settings
+    return Quota(ctx.principal.agent_id, settings.agent_state_keys, settings.agent_state_bytes)
+
+
+def _over_quota(quota: Quota | None, used: QuotaUsed) -> TooLarge:
+    if quota is None:
+        raise used
+    return TooLarge(
+        f"{quota.owner} has stored {used.keys:,} keys with {used.stored_bytes:,} bytes; "
+        f"an agent may store {quota.keys:,} keys and {quota.bytes:,} bytes",
+        hint="delete keys that are not needed any more with state:delete, or ask the operator to raise agent_state_keys"
+        " or agent_state_bytes",
+    )
 
 
 def _store(ctx: Context) -> StateStore:

@@ -43,6 +43,7 @@ class Credentials:
         self._live: dict[str, dict[str, Credential]] = {}  # by agent; an expired one stays until it is looked at
         self._ended: dict[str, dict[str, Credential]] = {}
         self._last_used: dict[str, float] = {}
+        self._run_out: dict[str, str] = {}  # by id: why they ended by themselves, to be stored
 
     def load(self, credentials: list[Credential]) -> None:
         """Fill the memory at the start."""
@@ -76,10 +77,20 @@ class Credentials:
         )
 
     def ended_reason(self, credential: Credential) -> str | None:
-        """Why a credential is not valid any more; None while it is."""
-        now = self.clock()
+        """Why a credential is not valid any more; None while it is. What has ended once stays so when the clock is set back."""
+        credential = self._by_id.get(credential.credential_id, credential)  # it may have ended since the caller got it
         if credential.revoked_at is not None:
             return "revoked"
+        known = credential.ended_as or self._run_out.get(credential.credential_id)
+        if known is not None:
+            return known
+        reason = self._run_out_reason(credential)
+        if reason is not None and credential.credential_id in self._by_id:
+            self._run_out[credential.credential_id] = reason
+        return reason
+
+    def _run_out_reason(self, credential: Credential) -> str | None:
+        now = self.clock()
         if credential.expires_at is not None and now >= credential.expires_at:
             return "expired"
         if credential.idle_limit_s is not None and now - self._used_at(credential) > credential.idle_limit_s:
@@ -205,11 +216,25 @@ class Credentials:
                     await self._store.save_credential(credential)
                     self._put(credential)
 
+    async def store_run_out(self) -> None:
+        """Write down which credentials have ended by themselves, so that they do not revive after a restart either."""
+        for agent_id in list(self._live):
+            self.live(agent_id)
+        for credential_id, reason in list(self._run_out.items()):
+            async with self._changing:
+                credential = self._by_id.get(credential_id)
+                if credential is not None and credential.ended_as is None:
+                    credential = msgspec.structs.replace(credential, ended_as=reason)
+                    await self._store.save_credential(credential)
+                    self._put(credential)
+                self._run_out.pop(credential_id, None)
+
     def _put(self, credential: Credential) -> None:
         credential_id, agent_id = credential.credential_id, credential.agent_id
         self._by_id[credential_id] = credential
         self._by_digest[credential.digest] = credential_id
-        if credential.revoked_at is None and credential_id not in self._ended.get(agent_id, {}):
+        ended = credential.revoked_at is not None or credential.ended_as is not None
+        if not ended and credential_id not in self._ended.get(agent_id, {}):
             self._live.setdefault(agent_id, {})[credential_id] = credential
         else:
             self._move_to_ended(credential)
@@ -224,6 +249,7 @@ class Credentials:
         self._by_id.pop(credential_id, None)
         self._by_digest.pop(credential.digest, None)
         self._last_used.pop(credential_id, None)
+        self._run_out.pop(credential_id, None)
         for kept in (self._live, self._ended):
             kept.get(agent_id, {}).pop(credential_id, None)
             if not kept.get(agent_id, True):

@@ -37,6 +37,7 @@ class Rule(msgspec.Struct, frozen=True):
     source: str
     expires_at: float | None = None
     overrides: bool = False  # a person's grant: on the very same resource it takes the place of a profile's rule
+    expired: bool = False  # once and for all, whatever the clock says later
 
     def __post_init__(self) -> None:
         parse_resource(self.resource)
@@ -47,7 +48,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     def holds(self, now: float) -> bool:
         """Whether it has not expired."""
-        return self.expires_at is None or now < self.expires_at
+        return not self.expired and (self.expires_at is None or now < self.expires_at)
 
 
 class Decision(msgspec.Struct, frozen=True):

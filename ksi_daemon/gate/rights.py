@@ -22,6 +22,7 @@ from ksi_daemon.principal import Principal
 from ksi_daemon.storage.agents import Agent, AgentStore, Credential, Grant
 
 GRANTS_LIMIT = 1_000  # per agent
+EXPIRY_CHECK_S = 1.0
 RESERVED_NAMES = frozenset({"operator", "daemon", "plugin", "agent", "unknown", "all"})  # they mean another caller
 
 
@@ -116,7 +117,14 @@ class Rights:
         """What an agent holds by its profile, its grants and, in a session, its scopes."""
         held = list(self.profiles[agent.profile].rules)
         held += [
-            Rule(grant.resource, grant.access, f"grant {grant.grant_id}", grant.expires_at, overrides=True)
+            Rule(
+                grant.resource,
+                grant.access,
+                f"grant {grant.grant_id}",
+                grant.expires_at,
+                overrides=True,
+                expired=grant.expired_at is not None,
+            )
             for grant in self.grants.get(agent.agent_id, {}).values()
         ]
         credential = self.credentials.find(credential_id or "")
@@ -275,6 +283,26 @@ class Rights:
             self._changed({subject} | self.children(subject))
             return held
 
+    async def store_expired(self) -> None:
+        """Write down which grants and credentials have ended by themselves: they do not revive when the clock is set back."""
+        now = self.clock()
+        ended = [
+            grant
+            for held in self.grants.values()
+            for grant in held.values()
+            if grant.expired_at is None and grant.expires_at is not None and now >= grant.expires_at
+        ]
+        for grant in ended:
+            self.grants[grant.subject][grant.resource] = msgspec.structs.replace(grant, expired_at=now)
+            for agent_id in (grant.subject, *self.children(grant.subject)):
+                self._chains.pop(agent_id, None)
+        for grant in ended:
+            async with self._changing:
+                held = self.grants.get(grant.subject, {}).get(grant.resource)
+                if held is not None and held.grant_id == grant.grant_id:  # not revoked or replaced meanwhile
+                    await self._store.save_grant(held)
+        await self.credentials.store_run_out()
+
     def _put(self, agents: list[Agent]) -> None:
         self.agents |= {agent.agent_id: agent for agent in agents}
         self._changed({below for agent in agents for below in (agent.agent_id, *self.children(agent.agent_id))})
@@ -295,6 +323,16 @@ class Rights:
         for agent_id in changed:
             self._chains.pop(agent_id, None)
         self.on_change(changed)
+
+
+async def keep_expired(rights: Rights) -> None:
+    """Every second, until cancelled, and once more at the end: write down what has ended by itself."""
+    try:
+        while True:
+            await rights.store_expired()
+            await asyncio.sleep(EXPIRY_CHECK_S)
+    finally:
+        await rights.store_expired()
 
 
 SCOPE_ACCESS: dict[str, tuple[str, ...]] = {

@@ -29,15 +29,15 @@ from ksi_daemon.errors import (
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id
 from ksi_daemon.operator_socket.request import Request, id_of, parse_request
+from ksi_daemon.operator_socket.unfinished_lines import UnfinishedLines
 from ksi_daemon.principal import Principal
 from ksi_daemon.process.forked import close_in_forked_children
-from ksi_daemon.routing.bus import Mailbox
+from ksi_daemon.routing.bus import NOTICE_BYTES, Mailbox
 from ksi_daemon.routing.router import Router
+from ksi_daemon.routing.slow_readers import SlowReaders
 
 LINE_LIMIT_BYTES = 1_000_000
 IN_FLIGHT_LIMIT = 64  # per connection; beyond it the connection is not read until some are answered
-UNREAD_LIMIT_BYTES = 1_000_000
-UNREAD_LIMIT_S = 10.0
 BACKLOG = 1024
 IDLE_WORKERS = 4
 TURN = 64  # lines one connection may have served before others get a turn
@@ -54,12 +54,13 @@ _encode = msgspec.json.Encoder().encode
 class OperatorSocket:
     """The listener and its connections."""
 
-    def __init__(self, router: Router, rights: Rights, log: Any) -> None:
+    def __init__(self, router: Router, rights: Rights, slow_readers: SlowReaders, log: Any) -> None:
         self.router = router
         self.rights = rights
+        self.slow_readers = slow_readers
         self.log = log
         self.connections: set[_Connection] = set()
-        self.cut_readers = 0  # connections closed because the client did not read
+        self.unfinished_lines = UnfinishedLines(log)
 
     @asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator[None]:
@@ -93,7 +94,6 @@ class _Connection(asyncio.Protocol):
         self._input_over = False
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._cut: asyncio.TimerHandle | None = None
         self._unsent: list[bytes] = []  # answers of this turn of the loop, sent in one write
         self._transport: asyncio.Transport
         self._mailbox: Mailbox
@@ -108,7 +108,7 @@ class _Connection(asyncio.Protocol):
             self._flush()
             transport.close()
             return
-        transport.set_write_buffer_limits(high=UNREAD_LIMIT_BYTES)
+        self._server.slow_readers.opened(self)
         self._mailbox = self._server.router.bus.open(f"operator/{new_id()}")
         self._principal = Principal(kind="operator", name="operator", transport="socket", mailbox=self._mailbox.name)
         self._pump = asyncio.get_running_loop().create_task(self._send_notices(), name="notices to an operator")
@@ -130,6 +130,7 @@ class _Connection(asyncio.Protocol):
             self._skipping = True
         if self._skipping:
             self._rest = b""
+        self._server.unfinished_lines.received(self, len(self._rest), new_line=bool(lines))
         self._start_calls()
 
     def eof_received(self) -> bool:
@@ -154,8 +155,9 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
         self._lines.clear()
-        if self._cut is not None:
-            self._cut.cancel()
+        self._rest = b""
+        self._server.unfinished_lines.forget(self)
+        self._server.slow_readers.closed(self)
         if self._pump is None:
             return
         self._pump.cancel()
@@ -164,17 +166,27 @@ class _Connection(asyncio.Protocol):
             worker.task.cancel()
 
     def pause_writing(self) -> None:
-        """Over 1 MB waits to be read: read no more from this client, and disconnect it if that lasts."""
+        """More than its share waits to be read: read no more from this client, and disconnect it if that lasts."""
         self._may_write.clear()
         self._transport.pause_reading()
-        self._cut = asyncio.get_running_loop().call_later(UNREAD_LIMIT_S, self._disconnect_reader)
+        self._server.slow_readers.fell_behind(self)
 
     def resume_writing(self) -> None:
         self._may_write.set()
-        if self._cut is not None:
-            self._cut.cancel()
-            self._cut = None
+        self._server.slow_readers.caught_up(self)
         self._start_calls()
+
+    def unread_bytes(self) -> int:
+        """What was written and the kernel has not taken."""
+        return self._transport.get_write_buffer_size()
+
+    def set_share(self, limit_bytes: int) -> None:
+        """From how many unread bytes on this client is behind."""
+        self._transport.set_write_buffer_limits(high=limit_bytes)
+
+    def disconnect(self) -> None:
+        """Close at once; what is unread is lost."""
+        self._transport.abort()
 
     async def close(self) -> None:
         """Cancel the calls still under way, let them reply, then close the connection."""
@@ -312,6 +324,8 @@ class _Connection(asyncio.Protocol):
         self._flushing = False
         if self._unsent and not self._transport.is_closing():
             self._transport.write(b"".join(self._unsent))
+            if not self._may_write.is_set():  # replies of calls that were under way when it fell behind
+                self._server.slow_readers.make_room()
         self._unsent.clear()
 
     def _answer(self, request_id: str | int | None, error: KsiError) -> None:
@@ -326,21 +340,29 @@ class _Connection(asyncio.Protocol):
         self._answer(request_id, refusal)
 
     async def _send_notices(self) -> None:
-        reported = 0
+        reported, mailbox = 0, self._mailbox
         while True:
-            notice = await self._mailbox.take()
-            await self._may_write.wait()
-            if self._mailbox.dropped > reported:
-                self._transport.write(b'{"dropped":%d}\n' % (self._mailbox.dropped - reported))
-                reported = self._mailbox.dropped
+            await self._may_take_notice()
+            notice = await mailbox.take()
+            if mailbox.dropped > reported:
+                self._transport.write(b'{"dropped":%d}\n' % (mailbox.dropped - reported))
+                reported = mailbox.dropped
             self._transport.write(b'{"notice":%b}\n' % _encode(notice.as_dict()))
 
-    def _disconnect_reader(self) -> None:
-        self._server.cut_readers += 1
-        self._server.log.warning(
-            "a client that does not read was disconnected", unread_bytes=self._transport.get_write_buffer_size()
-        )
-        self._transport.abort()
+    async def _may_take_notice(self) -> None:
+        """Wait until a notice waits and may be written: what is taken out of the mailbox is not counted there any more."""
+        mailbox = self._mailbox
+        while True:
+            if not mailbox.waiting:
+                await mailbox.filled()
+            if not self._may_write.is_set():
+                await self._may_write.wait()
+            if not mailbox.waiting:
+                continue
+            notice = mailbox.waiting[0]
+            await self._server.slow_readers.room_for(notice.size + NOTICE_BYTES)
+            if self._may_write.is_set() and mailbox.waiting and mailbox.waiting[0] is notice:
+                return
 
 
 class _Worker:

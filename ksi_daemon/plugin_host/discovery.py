@@ -70,7 +70,7 @@ def load_folder(path: Path) -> tuple[Plugin, str]:
 def _from_entry_point(entry: importlib.metadata.EntryPoint) -> tuple[Plugin, str]:
     if entry.value in _loaded and getattr(sys.modules.get(entry.module), "__file__", None):
         # A reload must read the code on disk again.
-        for name in [name for name in sys.modules if name == entry.module or name.startswith(entry.module + ".")]:
+        for name in [name for name in list(sys.modules) if name == entry.module or name.startswith(entry.module + ".")]:
             del sys.modules[name]
     target = entry.load()
     _loaded.add(entry.value)

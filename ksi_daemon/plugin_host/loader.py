@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,8 @@ from ksi_daemon.gate.resources import parse_concrete
 from ksi_daemon.handler import PluginRefused
 from ksi_daemon.plugin import Plugin
 from ksi_daemon.plugin_host.discovery import Found, Source, find_plugins, shipped_folder
-from ksi_daemon.plugin_host.running_plugin import START_LIMIT_S, RunningPlugin
+from ksi_daemon.plugin_host.imports import Imported, imported, importing
+from ksi_daemon.plugin_host.running_plugin import RunningPlugin
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.routing.route import Route
 from ksi_daemon.routing.router import Router
@@ -74,27 +75,30 @@ class Loader:
             await self._start(found, plugin, summary)
 
     async def load_all(self, folders: Sequence[Path], disabled: Sequence[str]) -> None:
-        """Find and start every other plugin, one after the other; broken ones are set aside."""
+        """Find every other plugin, import them side by side, start one after the other; broken ones are set aside."""
         self.folders = tuple(folders)
         self.missing_folders = [folder for folder in folders if not folder.is_dir()]
         for folder in self.missing_folders:
             self._log.warning("a folder of plugin_dirs does not exist or is not a folder", folder=str(folder))
-        for found in find_plugins(folders):
-            if found.name in disabled:
-                self.set_aside[found.name] = SetAside(
-                    found.name, found.source, found.path, "disabled", "named in plugins_disabled"
-                )
-            elif found.name in self.running:
-                other = self.running[found.name].found.path
-                self._set_aside(
-                    found, f"the name {found.name!r} is already used by {other}", key=f"{found.name} ({found.path})"
-                )
-            else:
-                await self._load_or_set_aside(found)
+        plugins = list(find_plugins(folders))
+        taken = {*disabled, *self.running}
+        async with importing(found for found in plugins if found.name not in taken) as imports:
+            for found in plugins:
+                if found.name in disabled:
+                    self.set_aside[found.name] = SetAside(
+                        found.name, found.source, found.path, "disabled", "named in plugins_disabled"
+                    )
+                elif found.name in self.running:
+                    other = self.running[found.name].found.path
+                    self._set_aside(
+                        found, f"the name {found.name!r} is already used by {other}", key=f"{found.name} ({found.path})"
+                    )
+                else:
+                    await self._load_or_set_aside(found, imports.pop(found.name, None))
 
-    async def load(self, found: Found) -> RunningPlugin:
-        """Import, check and start one plugin. Raises if it is broken."""
-        plugin, summary = await _imported(found)
+    async def load(self, found: Found, begun: Awaitable[Imported] | None = None) -> RunningPlugin:
+        """Import (unless that has begun), check and start one plugin. Raises if it is broken."""
+        plugin, summary = await (begun or imported(found))
         return await self._start(found, plugin, summary)
 
     async def reload(self, name: str) -> tuple[RunningPlugin, int]:
@@ -145,9 +149,9 @@ class Loader:
             f"there is no plugin named {name[:64]!r}", hint="`ksi plugins ls` lists the plugins that were found"
         )
 
-    async def _load_or_set_aside(self, found: Found) -> None:
+    async def _load_or_set_aside(self, found: Found, begun: Awaitable[Imported] | None) -> None:
         try:
-            await self.load(found)
+            await self.load(found, begun)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise
@@ -324,23 +328,6 @@ async def _close_when_idle(old: RunningPlugin) -> int:
         return await old.stop(drain_s=DRAIN_S)
     except asyncio.CancelledError:
         return await old.stop()
-
-
-async def _imported(found: Found) -> tuple[Plugin, str]:
-    """Import in a thread: a module that is slow to import must not block the event loop."""
-    try:
-        return await asyncio.wait_for(asyncio.to_thread(_import_now, found), START_LIMIT_S)
-    except TimeoutError:
-        raise PluginRefused(f"{found.path} did not finish importing within {START_LIMIT_S:g} s") from None
-
-
-def _import_now(found: Found) -> tuple[Plugin, str]:
-    try:
-        return found.load()
-    except Exception:
-        raise
-    except BaseException as error:
-        raise PluginRefused(f"{found.path} raised {error!r} while it was imported") from error
 
 
 def _reason(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Delivery of notices: patterns, one bounded mailbox per stream, and counts of what was dropped.
 
 Delivering never waits: a full mailbox drops the new notice and counts it, so that a slow, failing or looping subscriber hurts only
-itself.
+itself. All mailboxes together are bounded too; when that is used up, those in which most waits lose it.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from ksi_daemon.notice import Notice
 
 PATTERNS_LIMIT = 100
 WAITING_LIMIT_BYTES = 8_000_000  # per mailbox
+ALL_WAITING_LIMIT_BYTES = 64_000_000  # of all mailboxes; a notice that waits in several counts once, as in memory
+NOTICE_BYTES = 700  # what a notice takes besides its data
 ROUTES_KEPT = 10_000
 
 
@@ -81,32 +83,48 @@ class Mailbox:
 
     def put(self, notice: Notice) -> bool:
         """Add a notice; False when the mailbox is full and the notice was dropped."""
-        if len(self.waiting) >= self._limit or self.waiting_bytes + notice.size > WAITING_LIMIT_BYTES:
+        if (
+            len(self.waiting) >= self._limit
+            or self.waiting_bytes + notice.size > WAITING_LIMIT_BYTES
+            or not self._bus.has_room(notice, self)
+        ):
             self.dropped += 1
             self._bus.dropped += 1
             return False
+        self._bus.keep(notice)
         self.waiting.append(notice)
         self.waiting_bytes += notice.size
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         return True
 
-    async def take(self) -> Notice:
-        """The oldest notice, waiting for one if there is none."""
+    async def filled(self) -> None:
+        """Wait until a notice waits here."""
         while not self.waiting:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+    async def take(self) -> Notice:
+        """The oldest notice, waiting for one if there is none."""
+        await self.filled()
         notice = self.waiting.popleft()
+        self._bus.release(notice)
         self.waiting_bytes -= notice.size
         self.delivered += 1
         return notice
 
-    def close(self) -> None:
-        """Receive nothing more; what still waits is dropped and counted."""
+    def drop_waiting(self) -> None:
+        """Drop and count everything that waits."""
         self.dropped += len(self.waiting)
         self._bus.dropped += len(self.waiting)
+        for notice in self.waiting:
+            self._bus.release(notice)
         self.waiting.clear()
         self.waiting_bytes = 0
+
+    def close(self) -> None:
+        """Receive nothing more; what still waits is dropped and counted."""
+        self.drop_waiting()
         self._bus.remove(self)
 
 
@@ -115,7 +133,9 @@ class Bus:
 
     def __init__(self, inbox_limit: int) -> None:
         self.dropped = 0
+        self.waiting_bytes = 0  # in all mailboxes
         self._inbox_limit = inbox_limit
+        self._waiting_in: dict[int, int] = {}  # by the identity of a waiting notice: in how many mailboxes it waits
         self._mailboxes: dict[str, Mailbox] = {}
         self._routes: dict[str, tuple[_Receiver, ...]] = {}
 
@@ -146,6 +166,34 @@ class Bus:
         ]
         kept = sum([mailbox.put(notice) for mailbox in receiving])
         return len(receiving), len(receiving) - kept
+
+    def has_room(self, notice: Notice, mailbox: Mailbox) -> bool:
+        """Whether one more notice may wait in a mailbox. If not, the mailboxes in which more waits than in this one lose it."""
+        if id(notice) in self._waiting_in:
+            return True
+        wanted = ALL_WAITING_LIMIT_BYTES - notice.size - NOTICE_BYTES
+        while self.waiting_bytes > wanted:
+            fullest = max(self._mailboxes.values(), key=lambda each: each.waiting_bytes)
+            if fullest.waiting_bytes <= mailbox.waiting_bytes:
+                return False
+            fullest.drop_waiting()
+        return True
+
+    def keep(self, notice: Notice) -> None:
+        """A notice waits in one more mailbox."""
+        count = self._waiting_in.get(id(notice), 0)
+        self._waiting_in[id(notice)] = count + 1
+        if count == 0:
+            self.waiting_bytes += notice.size + NOTICE_BYTES
+
+    def release(self, notice: Notice) -> None:
+        """A notice waits in one mailbox less."""
+        count = self._waiting_in[id(notice)] - 1
+        if count:
+            self._waiting_in[id(notice)] = count
+        else:
+            del self._waiting_in[id(notice)]
+            self.waiting_bytes -= notice.size + NOTICE_BYTES
 
     def remove(self, mailbox: Mailbox) -> None:
         """Used by `Mailbox.close`."""

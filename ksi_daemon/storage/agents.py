@@ -35,6 +35,9 @@ CREATE_AGENTS = """
     ) WITHOUT ROWID;
     """
 
+# A grant that has expired once stays so when the clock is set back.
+ADD_EXPIRED_GRANTS = "ALTER TABLE grants ADD COLUMN expired_at REAL;"
+
 
 class Agent(msgspec.Struct, frozen=True):
     """One agent."""
@@ -71,6 +74,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     idle_limit_s: float | None = None
     last_used_at: float | None = None
     revoked_at: float | None = None
+    ended_as: str | None = None  # why it ended by itself: it stays so when the clock is set back
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -83,6 +87,7 @@ class Grant(msgspec.Struct, frozen=True):
     expires_at: float | None
     created_at: float
     created_by: str
+    expired_at: float | None = None
 
 
 class AgentStore(Protocol):
@@ -145,8 +150,8 @@ class SqliteAgents:
     async def save_grant(self, grant: Grant) -> None:
         """Insert a grant; it replaces one on the same resource."""
         await self._database.execute(
-            "INSERT OR REPLACE INTO grants (grant_id, subject, resource, access, expires_at, created_at, created_by)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO grants (grant_id, subject, resource, access, expires_at, created_at, created_by,"
+            " expired_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             *msgspec.structs.astuple(grant),
         )
 

@@ -1,6 +1,7 @@
 """Reads HTTP requests with limits that uvicorn lacks: sizes, times, connections, memory for bodies.
 
-A refused request is answered and its connection closed. Responses are uvicorn's; they are not timed.
+A refused request is answered and its connection closed. Responses are uvicorn's; a client that does not read its response is
+disconnected by `SlowReaders`.
 """
 
 import asyncio
@@ -22,11 +23,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from ksi_daemon.mcp.request import FLUSHED
+from ksi_daemon.routing.slow_readers import SlowReaders
 from ksi_daemon.web.request_head import HEAD_END, BadHead, RequestHead, checked_head
 
 MOST_CONNECTIONS = 2_048
 FREE_DESCRIPTORS = 128  # for databases, the socket, plugins
 REPORT_EVERY_S = 10.0
+UNREAD_SHARE_BYTES = 64 * 1024  # of a response, before the application has to wait; uvicorn's own figure
 FLUSH_PAUSES_S = (0.0, 0.0, 0.0, 0.001, 0.01)
 
 _log = logging.getLogger(__name__)
@@ -58,9 +61,10 @@ class HttpLimits:
 class HttpConfig(uvicorn.Config):
     """uvicorn's settings, our limits, and what all connections count together."""
 
-    def __init__(self, app: Any, limits: HttpLimits, **settings: Any) -> None:
+    def __init__(self, app: Any, limits: HttpLimits, slow_readers: SlowReaders, **settings: Any) -> None:
         super().__init__(app, http=HttpProtocol, timeout_keep_alive=limits.keep_alive_s, **settings)
         self.limits = limits
+        self.slow_readers = slow_readers
         self.bodies_bytes = 0
         self._refused_connections = 0
 
@@ -122,6 +126,7 @@ class HttpProtocol(HttpToolsProtocol):
             transport.close()
             return
         super().connection_made(transport)
+        self.config.slow_readers.opened(self)
         self._limit_time(self._limits.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,6 +134,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._unset_keepalive_if_required()
         self._uncount_body()
+        self.config.slow_readers.closed(self)
         super().connection_lost(exc)
 
     async def flushed(self) -> bool:
@@ -139,6 +145,26 @@ class HttpProtocol(HttpToolsProtocol):
         ):
             await asyncio.sleep(next(pauses))
         return not self._lost
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.config.slow_readers.fell_behind(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.config.slow_readers.caught_up(self)
+
+    def unread_bytes(self) -> int:
+        """What was written and the kernel has not taken."""
+        return self.transport.get_write_buffer_size()
+
+    def set_share(self, limit_bytes: int) -> None:
+        """From how many unread bytes on this client is behind."""
+        self.transport.set_write_buffer_limits(high=min(limit_bytes, UNREAD_SHARE_BYTES))
+
+    def disconnect(self) -> None:
+        """Close at once; what is unread is lost."""
+        self.transport.abort()
 
     def shutdown(self) -> None:
         """Close, or close after the response under way. A request that was not read whole is dropped."""

@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ksi_daemon.errors import BadSettings, StartError
+from ksi_daemon.routing.slow_readers import SlowReaders
 from ksi_daemon.web.http_protocol import HttpConfig, HttpLimits
 
 
@@ -55,11 +56,14 @@ def bind(host: str, port: int, remembered: Path) -> socket.socket:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket, *, limits: HttpLimits | None = None) -> AsyncIterator[None]:
+async def serving(
+    app: ASGIApp, listener: socket.socket, *, slow_readers: SlowReaders, limits: HttpLimits | None = None
+) -> AsyncIterator[None]:
     """Serve HTTP until left; connections get a second to finish."""
     config = HttpConfig(
         app,
         limits or HttpLimits(),
+        slow_readers,
         ws="none",
         lifespan="off",
         access_log=False,

@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import itertools
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ ROOT = "ksi_plugins"
 NUMBER = "__ksi_import__"
 
 _numbers = itertools.count(1)
+_installing = threading.Lock()  # plugins are imported side by side
 
 
 class _SourceOnly(importlib.machinery.SourceFileLoader):
@@ -75,13 +77,14 @@ def import_number(module: ModuleType) -> int:
 def forget_plugin(name: str) -> dict[str, ModuleType]:
     """Remove a plugin's modules from sys.modules; returns them, so that a failed reload can restore them."""
     prefix = f"{ROOT}.{name}"
-    known = [module for module in sys.modules if module == prefix or module.startswith(prefix + ".")]
+    known = [module for module in list(sys.modules) if module == prefix or module.startswith(prefix + ".")]
     return {module: sys.modules.pop(module) for module in known}
 
 
 def _install() -> None:
-    if ROOT not in sys.modules:
-        root = ModuleType(ROOT)
-        root.__path__ = []
-        sys.modules[ROOT] = root
-        sys.meta_path.insert(0, _Submodules())  # before the path finder, which would read stale bytecode
+    with _installing:
+        if ROOT not in sys.modules:
+            root = ModuleType(ROOT)
+            root.__path__ = []
+            sys.meta_path.insert(0, _Submodules())  # before the path finder, which would read stale bytecode
+            sys.modules[ROOT] = root

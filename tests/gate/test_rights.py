@@ -359,6 +359,84 @@ async def test_a_clock_set_back_revives_no_revoked_token(rights: Rights, clock: 
             rights.credentials.principal(secret, transport="socket")
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    ("limits", "reason"), [({"expires_at": 1_100.0}, "expired"), ({"idle_limit_s": 100.0}, "idle too long")]
+)
+async def test_a_clock_set_back_revives_no_credential_that_has_ended_by_itself(
+    rights: Rights, store: SlowStore, clock: FakeClock, limits: dict[str, Any], reason: str, restarted: bool
+) -> None:
+    """F05 A05: whether its end was noticed by a use of it or by the upkeep, and over a restart."""
+    await add(rights)
+    used, secret = await token(rights, kind="session", **limits)
+    unused, other_secret = await token(rights, kind="session", **limits)
+    principal = rights.credentials.principal(secret, transport="socket")
+    clock.pass_s(101)
+    assert rights.inactive_reason(principal) is not None
+    await rights.store_expired()
+    for step in (-90, -50_000, -90_000_000):
+        clock.pass_s(step)
+        now = await again(store, clock) if restarted else rights
+        await now.store_expired()
+        assert now.inactive_reason(principal) is not None
+        for credential, known in ((used, secret), (unused, other_secret)):
+            assert now.credentials.ended_reason(credential) == reason
+            with pytest.raises(Unauthenticated):
+                now.credentials.principal(known, transport="socket")
+        assert now.credentials.live("bot") == []
+    with pytest.raises(Conflict, match=reason):
+        await now.credentials.rotate(used.credential_id, by="test")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_clock_set_back_revives_no_grant_that_has_expired(
+    rights: Rights, store: SlowStore, clock: FakeClock, restarted: bool
+) -> None:
+    """F05: not for the agent, not for its children; a new grant on the same resource counts."""
+    await add(rights)
+    await add(rights, "child", parent_id="bot")
+    await rights.grant("child", "events/notes:write", "write", expires_at=None, by="test")
+    await rights.grant("bot", "events/notes:write", "write", expires_at=clock() + 100, by="test")
+    assert may(rights, "bot", "notes:write")
+    assert may(rights, "child", "notes:write")
+    clock.pass_s(101)
+    await rights.store_expired()
+    for step in (-50, -50_000):
+        clock.pass_s(step)
+        now = await again(store, clock) if restarted else rights
+        assert not may(now, "bot", "notes:write")
+        assert not may(now, "child", "notes:write")
+        await now.store_expired()
+        assert not may(now, "bot", "notes:write")
+    await now.grant("bot", "events/notes:write", "write", expires_at=clock() + 100, by="test")
+    assert may(now, "bot", "notes:write")
+
+
+async def test_a_grant_revoked_or_renewed_while_its_end_is_written_is_not_touched(
+    rights: Rights, store: SlowStore, clock: FakeClock
+) -> None:
+    """F05"""
+    await add(rights)
+    for resource in ("events/notes:write", "events/notes:read"):
+        await rights.grant("bot", resource, "write", expires_at=clock() + 100, by="test")
+    clock.pass_s(101)
+    store.go_on.clear()
+    changing = asyncio.create_task(rights.set_profile("bot", "researcher"))
+    await until(lambda: store.waiting)
+    revoking = asyncio.create_task(rights.revoke("bot", "events/notes:read"))
+    renewing = asyncio.create_task(
+        rights.grant("bot", "events/notes:write", "write", expires_at=clock() + 100, by="test")
+    )
+    storing = asyncio.create_task(rights.store_expired())
+    await asyncio.sleep(0)
+    store.go_on.set()
+    await asyncio.gather(changing, revoking, renewing, storing)
+    fresh = await again(store, clock)
+    assert may(rights, "bot", "notes:write")
+    assert may(fresh, "bot", "notes:write")
+    assert fresh.grants["bot"].keys() == {"events/notes:write"}
+
+
 async def test_a_grant_takes_the_place_of_a_profiles_rule_on_the_same_resource(rights: Rights) -> None:
     """K020: also of one that forbids; revoking it brings the profile's back."""
     await add(rights)

@@ -5,6 +5,7 @@ import contextlib
 import os
 import py_compile
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from ksi_daemon.errors import Conflict, Unavailable, UnknownEvent
 from ksi_daemon.logs.log import Log
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Home, Nothing, Plugin, PluginRefused
+from ksi_daemon.plugin_host import imports, running_plugin
 from ksi_daemon.plugin_host import loader as loader_module
-from ksi_daemon.plugin_host import running_plugin
 from ksi_daemon.plugin_host.discovery import Found, load_folder
 from ksi_daemon.plugin_host.loader import Loader
 from ksi_daemon.process.var_dir import prepare
@@ -123,7 +124,7 @@ async def test_a_broken_plugin_is_set_aside_with_a_reason_and_the_rest_serves(tm
 async def test_a_plugin_that_hangs_while_it_is_imported_or_started_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader_module, "START_LIMIT_S", 0.1)
+    monkeypatch.setattr(imports, "START_LIMIT_S", 0.1)
     monkeypatch.setattr(running_plugin, "START_LIMIT_S", 0.1)
     folder = tmp_path / "more"
     flag = tmp_path / "flag"
@@ -138,6 +139,39 @@ async def test_a_plugin_that_hangs_while_it_is_imported_or_started_is_given_up(
         assert "did not finish importing within 0.1 s" in plugins["imports"]["reason"]
         assert "did not start within 0.1 s" in plugins["starts"]["reason"]
         flag.touch()
+
+
+@pytest.mark.parametrize("count", [3, 40])
+async def test_plugins_that_hang_while_they_are_imported_cost_one_limit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """G05: forty are more than the threads that everything else runs in."""
+    limit_s = 3.0
+    monkeypatch.setattr(imports, "START_LIMIT_S", limit_s)
+    folder = tmp_path / "more"
+    flag = tmp_path / "flag"
+    hanging = [f"hangs{number}" for number in range(count)]
+    for name in hanging:
+        write_plugin(folder, name, f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\n")
+    write_plugin(folder, "sound", saying("sound"))
+    began = time.monotonic()
+    async with hub_with_folders(tmp_path, folder) as hub:
+        assert limit_s <= time.monotonic() - began < 2 * limit_s
+        assert (await call(hub.router, "sound:say"))["text"] == "one"
+        plugins = (await call(hub.router, "system:health"))["plugins"]
+        for name in hanging:
+            assert plugins[name]["state"] == "broken"
+            assert "did not finish importing within 3 s" in plugins[name]["reason"]
+        assert await soon(asyncio.to_thread(lambda: "a thread is free")) == "a thread is free"
+        flag.touch()
+
+
+async def test_of_two_plugins_with_one_name_the_second_runs_when_the_first_is_broken(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write_plugin(first, "sample", "raise ValueError('no luck')")
+    write_plugin(second, "sample", saying("sample"))
+    async with hub_with_folders(tmp_path, first, second) as hub:
+        assert (await call(hub.router, "sample:say"))["text"] == "one"
 
 
 async def test_a_disabled_plugin_is_shown_but_neither_imported_nor_a_reason_to_worry(tmp_path: Path) -> None:

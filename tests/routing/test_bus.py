@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,14 +11,12 @@ from ksi_daemon.errors import Invalid, NotFound
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Field, Params, Plugin
-from ksi_daemon.routing.bus import PATTERNS_LIMIT, Bus, Mailbox
+from ksi_daemon.routing.bus import ALL_WAITING_LIMIT_BYTES, PATTERNS_LIMIT, Bus, Mailbox
 from ksi_daemon.testing import TestHub, running
 from tests.in_process import Said, log_lines, soon, take_clock, until
 
 
 def notice(event: str = "agent:spawned") -> Notice:
-    import msgspec
-
     return Notice(event=event, raw=msgspec.Raw(b"{}"), sender="test", origin="here", correlation_id="c")
 
 
@@ -394,3 +393,46 @@ async def test_a_thousand_listeners_of_one_notice_all_hear_it_while_the_hub_answ
         await hub.call("flood:send")
         assert await soon(hub.call("system:echo", text="hello"))
         await until(lambda: heard == 1_000)
+
+
+def _large(event: str) -> Notice:
+    raw = msgspec.Raw(b'"' + b"x" * 1_000_000 + b'"')
+    return Notice(event=event, raw=raw, sender="test", origin="here", correlation_id="c", size=len(raw))
+
+
+def test_all_mailboxes_together_are_bounded_and_the_fullest_loses_what_waits_in_it() -> None:
+    """D04"""
+    bus = Bus(1_000)
+    deaf = [bus.open(f"deaf{number}") for number in range(20)]
+    for number, box in enumerate(deaf):
+        box.subscribe([f"deaf:n{number}"])
+    keen = bus.open("keen")
+    keen.subscribe(["keen:*"])
+    sent = 0
+    for _ in range(7):
+        for number in range(20):
+            bus.deliver(_large(f"deaf:n{number}"))
+            sent += 1
+            assert bus.waiting_bytes <= ALL_WAITING_LIMIT_BYTES
+    assert bus.deliver(_large("keen:one")) == (1, 0)
+    assert (len(keen.waiting), keen.dropped) == (1, 0)
+    assert sum(box.dropped for box in deaf) == bus.dropped > 0
+    assert sum(len(box.waiting) + box.dropped for box in deaf) == sent
+    for box in (*deaf, keen):
+        box.close()
+    assert bus.waiting_bytes == 0
+
+
+async def test_a_notice_that_waits_in_many_mailboxes_counts_once() -> None:
+    """D04"""
+    bus = Bus(1_000)
+    boxes = [bus.open(f"box{number}") for number in range(200)]
+    for box in boxes:
+        box.subscribe(["*"])
+    for _ in range(7):
+        assert bus.deliver(_large("load:item")) == (200, 0)
+    assert bus.waiting_bytes < 8_000_000
+    for box in boxes:
+        for _ in range(7):
+            await box.take()
+    assert bus.waiting_bytes == 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ksi_daemon.storage.migrations import MIGRATIONS
 from ksi_daemon.storage.sqlite import open_database
-from ksi_daemon.storage.state import SqliteState, StateStore
+from ksi_daemon.storage.state import Quota, QuotaUsed, SqliteState, StateStore
 from tests.in_process import soon
 
 
@@ -162,3 +162,57 @@ def test_any_json_under_any_name_comes_back_as_it_was(entries: list[tuple[str, s
 
     for backend in BACKENDS:
         asyncio.run(walk(backend))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from("klm"), st.text("x", max_size=9) | st.none()),
+        max_size=40,
+    )
+)
+def test_what_owners_may_store_is_always_what_the_rows_say(
+    steps: list[tuple[str | None, str, str | None]],
+) -> None:
+    """L062: compared with a small oracle after every step; no text means delete."""
+
+    async def walk() -> None:
+        owned: dict[str, tuple[str | None, int]] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            async with sqlite(Path(folder)) as store:
+                for owner, key, text in steps:
+                    if text is None:
+                        assert await store.delete("n", key) == (owned.pop(key, None) is not None)
+                        continue
+                    size = len("n" + key + f'"{text}"' + "{}")
+                    old = owned.get(key, (None, 0))
+                    own = old[1] if old[0] == owner else 0
+                    mine = [bytes_ for other, (who, bytes_) in owned.items() if who == owner]
+                    fits = len(mine) + (own == 0) <= 2 and sum(mine) - own + size <= 20
+                    allowed = owner is None or fits or size <= own
+                    quota = None if owner is None else Quota(owner, 2, 20)
+                    if allowed:
+                        await store.set("n", key, value=text, metadata={}, quota=quota)
+                        owned[key] = (owner, size)
+                        continue
+                    with pytest.raises(QuotaUsed) as refused:
+                        await store.set("n", key, value=text, metadata={}, quota=quota)
+                    assert (refused.value.keys, refused.value.stored_bytes) == (len(mine), sum(mine))
+
+    asyncio.run(walk())
+
+
+async def test_keys_of_before_the_quota_belong_to_nobody_and_stay(tmp_path: Path) -> None:
+    """L062 F10"""
+    async with open_database(tmp_path / "ksi.db", MIGRATIONS[:3]) as database:
+        insert = (
+            "INSERT INTO state (namespace, key, value, metadata, updated_at, revision) VALUES ('n', ?, '1', '{}', 1, 1)"
+        )
+        await database.execute_many(insert, [("k",), ("l",)])
+    async with sqlite(tmp_path) as store:
+        quota = Quota("scout", 1, 100)
+        assert not await store.set("n", "k", value=2, metadata={}, quota=quota)
+        with pytest.raises(QuotaUsed):
+            await store.set("n", "l", value=2, metadata={}, quota=quota)
+        assert await store.delete("n", "l")
+        assert [row.key for row in await store.list("n", "*", limit=9)] == ["k"]

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import structlog
 from starlette.types import ASGIApp
 
+from ksi_daemon.routing.slow_readers import SlowReaders
 from ksi_daemon.web.app import make_app, own_hosts
 from ksi_daemon.web.http_protocol import HttpLimits
 from ksi_daemon.web.listener import bind, serving
@@ -80,5 +82,6 @@ async def site(tmp_path: Path, app: ASGIApp | None = None, *, limits: HttpLimits
     """Serve the daemon's application, or another one."""
     listener: socket.socket = bind("127.0.0.1", 0, tmp_path / "http_port")
     port = listener.getsockname()[1]
-    async with serving(app or make_app(lambda: "ready", own_hosts(port), lambda: None), listener, limits=limits):
+    app = app or make_app(lambda: "ready", own_hosts(port), lambda: None)
+    async with serving(app, listener, slow_readers=SlowReaders(structlog.get_logger()), limits=limits):
         yield Site(port)

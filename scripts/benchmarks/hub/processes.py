@@ -37,7 +37,7 @@ def _idle(quick: bool) -> list[Figure]:
         time.sleep(0.1 if quick else 2)
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     kilobytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-    return [Figure("daemon idle memory (RSS)", kilobytes * 1024 / 1e6, "MB", 80.0, detail="2 s after ready")]
+    return [Figure("daemon idle memory (RSS)", kilobytes * 1024 / 1e6, "MB", 120.0, detail="2 s after ready")]
 
 
 def _commands(times: int) -> list[Figure]:
