@@ -112,6 +112,8 @@ class Endpoint:
         """Hand the request to the transport that it is for."""
         headers = scope["headers"]
         version, session = header(headers, b"mcp-protocol-version"), header(headers, b"mcp-session-id")
+        has_sessions = version is None or version in SESSION_REVISIONS
+        session = session if has_sessions else None  # later revisions know of none: what names one is ignored
         transports = await self._transports()
         check_routing_headers(headers, rpc, transports.decoded_header)
         accept = joined_header(headers, b"accept")
@@ -121,7 +123,7 @@ class Endpoint:
         inner = with_header(inner, b"accept", accept or "application/json")
         if stateless and version is None:
             inner = with_header(inner, b"mcp-protocol-version", SESSION_REVISIONS[-1])
-        in_session = not stateless and (version is None or version in SESSION_REVISIONS)
+        in_session = not stateless and has_sessions
         reply = Reply(
             self._router, inner, send, rpc, status=not in_session, wait=self._settings().old_era_refusal == "http"
         )

@@ -14,7 +14,8 @@ async def main() -> None:
         opened = await session.initialize()
         print(json.dumps({"revision": opened.protocolVersion}), flush=True)
         listed = await session.list_tools()
-        print(json.dumps({"tools": [tool.name for tool in listed.tools]}), flush=True)
+        thin = all(tool.inputSchema == {"type": "object"} for tool in listed.tools)
+        print(json.dumps({"tools": [tool.name for tool in listed.tools], "thin": thin}), flush=True)
         for name, arguments in calls:
             try:
                 answer = await session.call_tool(name, arguments)

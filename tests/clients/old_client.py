@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,12 @@ def interpreter() -> Path:
     return ENVIRONMENT / "bin" / "python"
 
 
-async def run(url: str, token: str, calls: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What the client saw: its revision, its tools, and the answer to each call."""
+async def run(
+    url: str, token: str, calls: list[tuple[str, dict[str, Any]]], extra: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """What the client saw: its revision, its tools, and the answer to each call. `extra` are headers."""
     python = await asyncio.to_thread(interpreter)
-    headers = json.dumps({"Authorization": f"Bearer {token}"})
+    headers = json.dumps({"Authorization": f"Bearer {token}", **(extra or {})})
     process = await asyncio.create_subprocess_exec(
         python, SCRIPT, url, headers, json.dumps(calls),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={"PATH": os.environ["PATH"]},
