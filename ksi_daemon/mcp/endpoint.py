@@ -17,6 +17,7 @@ from ksi_daemon.config import Settings
 from ksi_daemon.errors import Forbidden, Invalid, KsiError, NotFound, TooMany, Unauthenticated, Unavailable
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
+from ksi_daemon.mcp.leaving import serve_until_client_leaves
 from ksi_daemon.mcp.message import Rpc, parse_message
 from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object, refusal_headers
 from ksi_daemon.mcp.reply import Reply
@@ -128,6 +129,9 @@ class Endpoint:
             self._router, inner, send, rpc, status=not in_session, wait=self._settings().old_era_refusal == "http"
         )
         try:
+            if stateless and not has_sessions:
+                await serve_until_client_leaves(transports.stateless, inner, receive, reply)
+                return
             if stateless:
                 await transports.stateless(inner, receive, reply)
                 return
