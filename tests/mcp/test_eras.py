@@ -157,10 +157,9 @@ async def test_clients_of_three_kinds_take_turns() -> None:
                 thin[name] = all(tool.input_schema == {"type": "object"} for tool in tools)
                 assert (await client.call_tool("ksi_system_echo", {"text": name})).structured_content == {"text": name}
             assert (first.protocol_version, newest.protocol_version) == ("2025-11-25", "2026-07-28")
-            revision, old, answer = await old_client.run(
-                hub.url, token, [("ksi_system_echo", {"text": "old"})], CONVERSATION
-            )
-            assert revision == {"revision": "2025-11-25"}
-            assert answer["structured"] == {"text": "old"}
-            thin["before"] = old["thin"]
+            async with old_client.connected(hub.url, token, CONVERSATION) as before:
+                assert before.revision == "2025-11-25"
+                schemas = (await before.step(None))["tools"].values()
+                thin["before"] = all(schema == {"type": "object"} for schema in schemas)
+                assert (await before.step(("ksi_system_echo", {"text": "old"})))["structured"] == {"text": "old"}
         assert thin == {"first": False, "newest": False, "second": True, "newest again": False, "before": True}

@@ -145,6 +145,19 @@ async def test_a_first_call_made_from_the_thin_entry_alone_fits_the_schema_of_ev
                     assert "inputSchema" not in reply.text or name == "ksi_help"
 
 
+async def test_arguments_drawn_from_the_thin_entry_fit_also_the_tools_that_no_agent_sees() -> None:
+    """K012"""
+    async with serving_mcp() as hub:
+        catalogue = hub.service.tools
+        for name in catalogue.own_names:
+            tool = catalogue.find(name, None)
+            assert tool is not None
+            for optional in (False, True):
+                arguments = Signature(tool.thin.wire["description"]).arguments(optional=optional)
+                with case(name, arguments):
+                    tool.handler.parse(arguments)
+
+
 async def test_a_call_that_does_not_fit_would_have_been_noticed() -> None:
     """K012"""
     async with serving_mcp() as hub:
