@@ -19,6 +19,7 @@ from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
 from ksi_daemon.mcp.leaving import serve_until_client_leaves
 from ksi_daemon.mcp.message import Rpc, parse_message
+from ksi_daemon.mcp.protocol_errors import explained
 from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object, refusal_headers
 from ksi_daemon.mcp.reply import Reply
 from ksi_daemon.mcp.request import (
@@ -88,7 +89,8 @@ class Endpoint:
                     rpc = parse_message(body)
                     receive = replay(body, receive)
                 elif scope["method"] not in ("GET", "DELETE") or header(scope["headers"], b"mcp-session-id") is None:
-                    await Response(status_code=405, headers={"allow": "POST"})(scope, receive, send)
+                    body = explained(405, b"", None)
+                    await Response(body, 405, {"allow": "POST"}, "application/json")(scope, receive, send)
                     return
                 await self._serve(scope, receive, send, principal, rpc)
         except ClientLeft:

@@ -163,7 +163,7 @@ async def test_anything_but_one_message_is_refused() -> None:
     async with serving_mcp() as hub:
         token, session = await agent(hub)
         one = call_bytes()
-        for body in (b"[]", b"[" + one + b"]", b"[" + b",".join([one] * 10_000) + b"]", one + one, one + b"\n" + one,
+        for body in (b"[]", b"[" + one + b"]", b"[" + b",".join([one] * 5_000) + b"]", one + one, one + b"\n" + one,
                      one + b"x", one + b"\x00", b"\x00" + one, one + b",", one[:-1], b"", b" ", b"null", b"true", b"1", b'"x"',
                      b"{}x", b"tools/call", b"<xml/>", b"\x1f\x8b" + one):  # fmt: skip
             with case(body):
