@@ -43,10 +43,18 @@ class Patient:
 class HangingCall:
     """A POST of a call whose client leaves when it is told to, while the handler waits."""
 
-    def __init__(self, hub: McpHub, token: str, headers: Mapping[str, str], *, request_id: int = 7) -> None:
+    def __init__(
+        self,
+        hub: McpHub,
+        token: str,
+        headers: Mapping[str, str],
+        *,
+        tool: str = "ksi_patient_wait",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         meta = {"progressToken": 1, **(META if "mcp-method" in headers else {})}
-        params = {"name": "ksi_patient_wait", "arguments": {}, "_meta": meta}
-        body = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+        params = {"name": tool, "arguments": arguments or {}, "_meta": meta}
+        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
         self.answer = asyncio.create_task(hub.post(token, body, headers=headers))
 
     async def leave(self) -> None:
@@ -73,6 +81,43 @@ async def test_closing_the_reply_cancels_a_call_of_2026(accept: dict[str, str]) 
         await soon(patient.cancelled.wait())
         await until(lambda: not hub.service.endpoint.requests)
         assert await outcome(hub) == ("bot", "cancelled")
+
+
+WAIT = {"name": "ksi_patient_wait", "arguments": {}}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("ksi_call_tool", WAIT),
+        ("ksi_raw_event", {"event": "patient:wait", "data": {}}),
+        ("ksi_batch_call", {"calls": [WAIT]}),
+        ("ksi_batch_call", {"calls": [WAIT, WAIT], "at_once": True}),
+    ],
+)
+@pytest.mark.parametrize("in_session", [True, False])
+async def test_what_a_helper_tool_calls_is_cancelled_with_it(
+    tool: str, arguments: dict[str, Any], in_session: bool
+) -> None:
+    """H11"""
+    patient = Patient()
+    async with serving_mcp(patient.plugin) as hub:
+        token = await hub.agent(profile="trusted")
+        session = await opened(hub, token) if in_session else None
+        headers = session or {**MODERN, "mcp-name": tool}
+        call = HangingCall(hub, token, headers, tool=tool, arguments=arguments)
+        await soon(patient.entered.wait())
+        if session is None:
+            await call.leave()
+        else:
+            await cancel(hub, token, session, 7)
+        await soon(patient.cancelled.wait())
+        await until(lambda: not hub.service.endpoint.requests or session is not None)
+        await hub.hub.hub.router.idle(5)
+        found = await rows(hub.hub, event="patient:wait", phase="outcome")
+        assert [row["status"] for row in found] == ["cancelled"] * len(found)
+        assert len(found) == len(arguments.get("calls", [1]))
+        await call.leave()
 
 
 async def test_a_word_of_cancellation_is_not_one_in_2026() -> None:
