@@ -92,7 +92,7 @@ def test_ten_thousand_stored_sessions_and_completions_do_not_slow_the_start(daem
     now = time.time()
     with closing(sqlite3.connect(daemon.var / "db" / "mcp_sessions.db")) as database, database:
         database.executemany(
-            "INSERT INTO sessions VALUES (?, ?, ?, NULL, ?, ?)",
+            "INSERT INTO sessions (session_id, agent_id, initialize, seen, opened_at, used_at) VALUES (?, ?, ?, NULL, ?, ?)",
             [(f"{number:032x}", f"bot{number % 100 or ''}", INITIALIZE, now, now) for number in range(10_000)],
         )
         database.executemany(
