@@ -142,7 +142,7 @@ class Endpoint:
                 if not in_session:
                     await transports.sessions(inner, receive, reply)
                 elif session is not None:
-                    await self._sessions.serve(inner, receive, reply)
+                    await self._sessions.serve(inner, receive, reply, None if rpc.method is None else rpc.id)
                 elif rpc.method == "initialize":
                     await self._sessions.open(inner, receive, reply, rpc.params)
                 else:

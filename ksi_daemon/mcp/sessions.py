@@ -7,8 +7,8 @@ agent has too many, and made anew by replaying the client's `initialize` when a 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -50,6 +50,7 @@ class Session:
         self.used_at = now
         self.log_level = log_level  # of the lowest log lines that the client asked for, if it did
         self.requests = 0  # under way, streams too
+        self.request_ids: set[str] = set()  # of those that will be answered
         self.tell: Tell | None = None
 
 
@@ -96,7 +97,7 @@ class Sessions:
 
         await self._serve(session, scope, receive, send_with_id)
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send, request_id: str | int | None) -> None:
         """Serve a request that names a session. To any other agent the session does not exist."""
         session_id = header(scope["headers"], ID_HEADER) or ""
         session = await self._find(session_id, scope)
@@ -114,7 +115,8 @@ class Sessions:
         if scope["method"] == "GET":
             await self._stream(session, scope, receive, send_with_id)
         else:
-            await self._serve(session, scope, receive, send_with_id)
+            with _answering(session, request_id):
+                await self._serve(session, scope, receive, send_with_id)
 
     async def saw(self, session: Session, seen: str) -> None:
         """The client was sent a list of tools."""
@@ -279,6 +281,25 @@ class Sessions:
         if self._inner is None:
             raise Unavailable("the MCP server is starting", hint="try again in a second")
         return self._inner
+
+
+@contextmanager
+def _answering(session: Session, request_id: str | int | None) -> Iterator[None]:
+    """One request of a session under way. With the id of another the SDK would send both answers to either of them."""
+    if request_id is None:
+        yield
+        return
+    written = str(request_id)  # the SDK takes 1 and "1" for the same
+    if written in session.request_ids:
+        raise Invalid(
+            f"a request with the id {ascii(request_id)[:140]} is under way in this session",
+            hint="count the ids up: no two requests of a session may have the same",
+        )
+    session.request_ids.add(written)
+    try:
+        yield
+    finally:
+        session.request_ids.discard(written)
 
 
 def _agent(scope: Scope) -> str:
