@@ -24,6 +24,7 @@ from ksi_daemon.storage.protocol_sessions import SessionStore, StoredSession
 LIVE_LIMIT = 16  # of one agent in memory; idle ones beyond it are unloaded
 STORED_LIMIT = 256  # of one agent
 ALL_STORED_LIMIT = 100_000
+INITIALIZE_PARAMS = {"protocolVersion": str, "capabilities": dict, "clientInfo": dict}
 INITIALIZE_LIMIT_BYTES = 16 * 1024
 UNLOAD_AFTER_S = 30 * 60.0  # without a request
 FORGET_AFTER_S = 7 * 86_400.0
@@ -80,6 +81,12 @@ class Sessions:
             raise Invalid(
                 f"the params of initialize have more than {INITIALIZE_LIMIT_BYTES:,} bytes",
                 hint="send fewer capabilities",
+            )
+        missing = [name for name, kind in INITIALIZE_PARAMS.items() if not isinstance(params.get(name), kind)]
+        if missing:  # the SDK would keep a session that nothing can use
+            raise Invalid(
+                f"the params of initialize lack {', '.join(missing)}, or have something else there",
+                hint="send protocolVersion as text, capabilities and clientInfo as objects",
             )
         now, agent_id = self.clock(), _agent(scope)
         session = Session(secrets.token_hex(16), agent_id, None, now)
