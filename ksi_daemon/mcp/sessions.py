@@ -7,8 +7,8 @@ agent has too many, and made anew by replaying the client's `initialize` when a 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -31,6 +31,7 @@ FORGET_AFTER_S = 7 * 86_400.0
 UPKEEP_EVERY_S = 60.0
 REPLAY_LIMIT_S = 10.0
 TELL_LIMIT_S = 10.0
+SAME_ID_WAIT_S = 1.0
 
 ID_HEADER = b"mcp-session-id"
 INITIALIZED = msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -51,7 +52,7 @@ class Session:
         self.used_at = now
         self.log_level = log_level  # of the lowest log lines that the client asked for, if it did
         self.requests = 0  # under way, streams too
-        self.request_ids: set[str] = set()  # of those that will be answered
+        self.request_ids: dict[str, asyncio.Event] = {}  # of those under way; set when one has ended
         self.tell: Tell | None = None
 
 
@@ -122,7 +123,7 @@ class Sessions:
         if scope["method"] == "GET":
             await self._stream(session, scope, receive, send_with_id)
         else:
-            with _answering(session, request_id):
+            async with _answering(session, request_id):
                 await self._serve(session, scope, receive, send_with_id)
 
     async def saw(self, session: Session, seen: str) -> None:
@@ -290,23 +291,31 @@ class Sessions:
         return self._inner
 
 
-@contextmanager
-def _answering(session: Session, request_id: str | int | None) -> Iterator[None]:
-    """One request of a session under way. With the id of another the SDK would send both answers to either of them."""
+@asynccontextmanager
+async def _answering(session: Session, request_id: str | int | None) -> AsyncIterator[None]:
+    """One request of a session under way. With the id of another the SDK would send both answers to either of them.
+
+    A client may use an id again as soon as it has the answer, a moment before the reply has ended: that is waited for.
+    """
     if request_id is None:
         yield
         return
     written = str(request_id)  # the SDK takes 1 and "1" for the same
-    if written in session.request_ids:
+    try:
+        async with asyncio.timeout(SAME_ID_WAIT_S):
+            while (earlier := session.request_ids.get(written)) is not None:
+                await earlier.wait()
+    except TimeoutError:
         raise Invalid(
             f"a request with the id {ascii(request_id)[:140]} is under way in this session",
             hint="count the ids up: no two requests of a session may have the same",
-        )
-    session.request_ids.add(written)
+        ) from None
+    ended = session.request_ids[written] = asyncio.Event()
     try:
         yield
     finally:
-        session.request_ids.discard(written)
+        del session.request_ids[written]
+        ended.set()
 
 
 def _agent(scope: Scope) -> str:
