@@ -42,6 +42,7 @@ from ksi_daemon.handler import (
 )
 from ksi_daemon.hygiene.beneath import create_beneath, open_beneath, read_beneath
 from ksi_daemon.hygiene.boundary import normalize_error, with_error_boundary
+from ksi_daemon.hygiene.mirrored_headers import mirroring_problem
 from ksi_daemon.hygiene.paths import sanitize_path
 from ksi_daemon.hygiene.queries import sanitize_query
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
@@ -249,7 +250,10 @@ class Plugin:
                 tool=tool,
                 every_agent=every_agent,
             )
-            self.handlers[event] = handler_from_function(self.name, event, function, traits)
+            handler = handler_from_function(self.name, event, function, traits)
+            if problem := mirroring_problem(handler.input_schema):
+                raise PluginRefused(f"{self.name}: the params of {event!r}: {problem}")
+            self.handlers[event] = handler
             return function
 
         return register

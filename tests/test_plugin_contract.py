@@ -192,6 +192,28 @@ def _far() -> type[Params]:
     return Far
 
 
+def mirroring(name: str, header: Any, kind: Any = str) -> type[Params]:
+    """Params with one field that clients are to repeat as a header."""
+    from pydantic import create_model
+
+    field: Any = (kind, Field(description="A value.", json_schema_extra={"x-mcp-header": header}))
+    return create_model("Mirroring", __base__=Params, **{name: field})
+
+
+def _mirroring_inside() -> type[Params]:
+    class Outer(Params):
+        inner: mirroring("region", "Region") = Field(description="x")  # type: ignore[valid-type]
+
+    return Outer
+
+
+def _mirroring_twice() -> type[Params]:
+    class Twice(mirroring("region", "Region")):  # type: ignore[misc]
+        place: str = Field(description="x", json_schema_extra={"x-mcp-header": "REGION"})
+
+    return Twice
+
+
 def handler(
     event: str = "sample:do",
     params: Any = Nothing,
@@ -293,6 +315,20 @@ BROKEN_RULES: dict[str, tuple[Callable[[], object], str]] = {
     "a schema too wide": (handler(params=_wide()), "parts"),
     "a schema too wordy": (handler(params=_wordy()), "larger than"),
     "a schema that must be fetched": (handler(params=_far()), "only references inside"),
+    "a secret as a header": (handler(params=mirroring("api_key", "Key")), "the field api_key may hold a secret"),
+    "a header that is called a secret": (
+        handler(params=mirroring("text", "Auth-Token")),
+        "the field text may hold a secret",
+    ),
+    "a header that is none": (handler(params=mirroring("text", "two words")), "the field text: x-mcp-header must be"),
+    "a header that is no text": (handler(params=mirroring("text", 5)), "the field text: x-mcp-header must be"),
+    "a header of a list": (
+        handler(params=mirroring("text", "Text", list[str])),
+        "the field text: x-mcp-header is only",
+    ),
+    "a header of text or nothing": (handler(params=mirroring("text", "Text", str | None)), "is only for text"),
+    "a header of an inner field": (handler(params=_mirroring_inside()), "only for the parameters themselves"),
+    "two fields with one header": (handler(params=_mirroring_twice()), "region and place have the same"),
     "no async function": (_plain_function, "async"),
     "three parameters": (_three_parameters, r"exactly \(ctx, params\)"),
     "annotations nobody can read": (_unreadable, "NoSuchClass"),
@@ -312,6 +348,20 @@ def test_a_plugin_that_breaks_a_rule_is_refused_and_the_message_names_plugin_and
             with pytest.raises(PluginRefused, match=named) as caught:
                 make()
             assert "sample" in str(caught.value) or "Plugin" in make.__name__ or "lambda" in make.__name__
+
+
+def test_no_parameter_that_may_hold_a_secret_is_repeated_as_a_header() -> None:
+    """G04"""
+    names = ("token", "access_token", "password", "db_password", "secret", "client_secret", "api_key", "apiKey", "authorization",
+             "cookie", "passphrase", "pin", "otp", "private_key", "credentials")  # fmt: skip
+    for name in names:
+        with case(name):
+            with pytest.raises(PluginRefused, match=f"the field {name} may hold a secret") as caught:
+                handler(params=mirroring(name, "Value"))()
+            assert str(caught.value).startswith("sample: the params of 'sample:do'")
+    for name in ("region", "token_id", "tenant", "max_tokens_count"):
+        with case(name):
+            handler(params=mirroring(name, "Region"))()
 
 
 async def load_with(plugin: Plugin, function: Any) -> None:

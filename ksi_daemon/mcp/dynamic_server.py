@@ -19,7 +19,7 @@ from mcp.server.models import InitializationOptions
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import decode_header_value
+from mcp.shared.inbound import MCP_PARAM_HEADER_PREFIX, decode_header_value, validate_mcp_param_headers
 from mcp_types import (
     LOG_LEVEL_META_KEY,
     CallToolRequestParams,
@@ -81,6 +81,7 @@ class DynamicServer:
     def __init__(
         self, tools: Tools, listings: Listings, list_changes: ListChanges, calls: Calls, sessions: Sessions, log: Any
     ) -> None:
+        self._tools = tools
         self._listings = listings
         self._list_changes = list_changes
         self._tool_calls = ToolCalls(tools, calls, log)
@@ -92,7 +93,7 @@ class DynamicServer:
             version=__version__,
             title="KSI",
             instructions=INSTRUCTIONS,
-            # Without this the SDK would list the tools before each call. No tool of ours mirrors arguments in headers.
+            # Without this the SDK would list the tools before each call. `_compare_headers` does what it is for.
             get_tool_input_schema=lambda name: {},
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -125,6 +126,7 @@ class DynamicServer:
         scope = _scope(context)
         principal: Principal = scope[PRINCIPAL]
         arguments = params.arguments or {}
+        self._compare_headers(self._tools.find(params.name, scope[VIEW]), arguments, context)
         async with feedback_to(self._client_of(context), self._log) as feedback:
             answer = await self._tool_calls.answer(params.name, arguments, principal, scope[VIEW], feedback)
         if isinstance(answer, Refusal):
@@ -133,6 +135,23 @@ class DynamicServer:
         return CallToolResult(
             content=[TextContent(text=answer.text)], structured_content=answer.structured, is_error=answer.is_error
         )
+
+    def _compare_headers(self, tool: OfferedTool | None, arguments: Mapping[str, Any], context: Context) -> None:
+        """Raise the protocol's error when an `Mcp-Param-` header contradicts the argument that it repeats.
+
+        One that is missing does not: a client that was shown the thin definition does not know of it.
+        """
+        if tool is None or not tool.mirrored or not self._tools.allows(_scope(context)[PRINCIPAL], tool):
+            return
+        headers, properties = _request(context).headers, tool.handler.input_schema["properties"]
+        sent = {
+            name: properties[name]
+            for name, header in tool.mirrored.items()
+            if f"{MCP_PARAM_HEADER_PREFIX}{header}" in headers
+        }
+        rejection = validate_mcp_param_headers({"type": "object", "properties": sent}, arguments, headers)
+        if rejection is not None:
+            raise MCPError(rejection.code, rejection.message)
 
     async def _initialized(self, context: Context, params: NotificationParams) -> None:
         """A client with a session is ready: from now on it can be told of changes."""
@@ -236,9 +255,12 @@ def _client(context: Context) -> str:
     return "" if params is None else f"{params.client_info.name} {params.client_info.version}"[:CLIENT_LIMIT]
 
 
+def _request(context: Context) -> Request:
+    return cast(Request, context.request)  # of this very message, in both eras
+
+
 def _scope(context: Context) -> Scope:
-    request = cast(Request, context.request)  # of this very message, in both eras
-    return request.scope
+    return _request(context).scope
 
 
 def _cursor(tool: str) -> str:

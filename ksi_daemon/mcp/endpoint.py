@@ -17,7 +17,9 @@ from ksi_daemon.config import Settings
 from ksi_daemon.errors import Forbidden, Invalid, KsiError, NotFound, TooMany, Unauthenticated, Unavailable
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.resolvers import Resolvers
+from ksi_daemon.mcp.leaving import serve_until_client_leaves
 from ksi_daemon.mcp.message import Rpc, parse_message
+from ksi_daemon.mcp.protocol_errors import explained
 from ksi_daemon.mcp.refusals import HEADER_MISMATCH, INVALID_REQUEST, error_body, error_object, refusal_headers
 from ksi_daemon.mcp.reply import Reply
 from ksi_daemon.mcp.request import (
@@ -87,7 +89,8 @@ class Endpoint:
                     rpc = parse_message(body)
                     receive = replay(body, receive)
                 elif scope["method"] not in ("GET", "DELETE") or header(scope["headers"], b"mcp-session-id") is None:
-                    await Response(status_code=405, headers={"allow": "POST"})(scope, receive, send)
+                    body = explained(405, b"", None)
+                    await Response(body, 405, {"allow": "POST"}, "application/json")(scope, receive, send)
                     return
                 await self._serve(scope, receive, send, principal, rpc)
         except ClientLeft:
@@ -112,6 +115,8 @@ class Endpoint:
         """Hand the request to the transport that it is for."""
         headers = scope["headers"]
         version, session = header(headers, b"mcp-protocol-version"), header(headers, b"mcp-session-id")
+        has_sessions = version is None or version in SESSION_REVISIONS
+        session = session if has_sessions else None  # later revisions know of none: what names one is ignored
         transports = await self._transports()
         check_routing_headers(headers, rpc, transports.decoded_header)
         accept = joined_header(headers, b"accept")
@@ -121,11 +126,14 @@ class Endpoint:
         inner = with_header(inner, b"accept", accept or "application/json")
         if stateless and version is None:
             inner = with_header(inner, b"mcp-protocol-version", SESSION_REVISIONS[-1])
-        in_session = not stateless and (version is None or version in SESSION_REVISIONS)
+        in_session = not stateless and has_sessions
         reply = Reply(
             self._router, inner, send, rpc, status=not in_session, wait=self._settings().old_era_refusal == "http"
         )
         try:
+            if stateless and not has_sessions:
+                await serve_until_client_leaves(transports.stateless, inner, receive, reply)
+                return
             if stateless:
                 await transports.stateless(inner, receive, reply)
                 return
@@ -134,7 +142,7 @@ class Endpoint:
                 if not in_session:
                     await transports.sessions(inner, receive, reply)
                 elif session is not None:
-                    await self._sessions.serve(inner, receive, reply)
+                    await self._sessions.serve(inner, receive, reply, None if rpc.method is None else rpc.id)
                 elif rpc.method == "initialize":
                     await self._sessions.open(inner, receive, reply, rpc.params)
                 else:

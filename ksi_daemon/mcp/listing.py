@@ -74,4 +74,6 @@ def asked_kind(scope: Scope) -> HandshakeKind | None:
         return None if asked is None else "full"
     if asked == "thin":
         return "thin"
-    raise Invalid("the header X-KSI-Handshake must be full or thin")
+    raise Invalid(
+        "the header X-KSI-Handshake must be full or thin", hint="leave it away for the list that the conversation gets"
+    )

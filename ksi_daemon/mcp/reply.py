@@ -7,9 +7,12 @@ from starlette.types import Message, Scope, Send
 
 from ksi_daemon.errors import Invalid, KsiError
 from ksi_daemon.mcp.message import Rpc
+from ksi_daemon.mcp.protocol_errors import explained
 from ksi_daemon.mcp.refusals import error_body, error_object, refusal_headers
 from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, WRITTEN
 from ksi_daemon.routing.router import Router
+
+DESCRIBES_BODY = (b"content-type", b"content-length")
 
 
 class Reply:
@@ -28,12 +31,17 @@ class Reply:
         self._wait = wait and not status
         self._head: Message | None = None
         self._replaced = False
+        self._error: Message | None = None  # the head of an error that the SDK replies with
+        self._error_body = b""
 
     async def __call__(self, message: Message) -> None:
         if self._replaced:
             return
         if message["type"] == "http.response.start":
             await self._begin(message)
+            return
+        if self._error is not None:
+            await self._explain(self._error, message)
             return
         if self._head is not None:
             head, self._head = self._head, None
@@ -62,11 +70,24 @@ class Reply:
             extra = [(name.encode(), value.encode()) for name, value in refusal_headers(refusal).items()]
             head = {**head, "status": refusal.status, "headers": [*head["headers"], *extra]}
         elif head["status"] >= 400:
-            head = {**head, "status": await self._recorded(head["status"])}
+            self._error = {**head, "status": await self._recorded(head["status"])}
+            return
         if self._wait and self._rpc.method == "tools/call" and head["status"] == 200:
             self._head = head
         else:
             await self._send(head)
+
+    async def _explain(self, head: Message, part: Message) -> None:
+        """Collect the body of an error of the SDK's, and send what it means."""
+        self._error_body += part.get("body", b"")
+        if part.get("more_body", False):
+            return
+        body = explained(head["status"], self._error_body, self._rpc.id)
+        kept = [(name, value) for name, value in head["headers"] if name.lower() not in DESCRIBES_BODY]
+        described = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self._send({**head, "headers": [*kept, *described]})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        self._note_written(whole=True)
 
     async def _recorded(self, status: int) -> int:
         """Record an error that the SDK replies with; the status to send."""

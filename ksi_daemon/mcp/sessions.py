@@ -7,8 +7,8 @@ agent has too many, and made anew by replaying the client's `initialize` when a 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -24,12 +24,14 @@ from ksi_daemon.storage.protocol_sessions import SessionStore, StoredSession
 LIVE_LIMIT = 16  # of one agent in memory; idle ones beyond it are unloaded
 STORED_LIMIT = 256  # of one agent
 ALL_STORED_LIMIT = 100_000
+INITIALIZE_PARAMS = {"protocolVersion": str, "capabilities": dict, "clientInfo": dict}
 INITIALIZE_LIMIT_BYTES = 16 * 1024
 UNLOAD_AFTER_S = 30 * 60.0  # without a request
 FORGET_AFTER_S = 7 * 86_400.0
 UPKEEP_EVERY_S = 60.0
 REPLAY_LIMIT_S = 10.0
 TELL_LIMIT_S = 10.0
+SAME_ID_WAIT_S = 1.0
 
 ID_HEADER = b"mcp-session-id"
 INITIALIZED = msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -50,6 +52,7 @@ class Session:
         self.used_at = now
         self.log_level = log_level  # of the lowest log lines that the client asked for, if it did
         self.requests = 0  # under way, streams too
+        self.request_ids: dict[str, asyncio.Event] = {}  # of those under way; set when one has ended
         self.tell: Tell | None = None
 
 
@@ -80,6 +83,12 @@ class Sessions:
                 f"the params of initialize have more than {INITIALIZE_LIMIT_BYTES:,} bytes",
                 hint="send fewer capabilities",
             )
+        missing = [name for name, kind in INITIALIZE_PARAMS.items() if not isinstance(params.get(name), kind)]
+        if missing:  # the SDK would keep a session that nothing can use
+            raise Invalid(
+                f"the params of initialize lack {', '.join(missing)}, or have something else there",
+                hint="send protocolVersion as text, capabilities and clientInfo as objects",
+            )
         now, agent_id = self.clock(), _agent(scope)
         session = Session(secrets.token_hex(16), agent_id, None, now)
         await self._unload_surplus(agent_id)
@@ -96,7 +105,7 @@ class Sessions:
 
         await self._serve(session, scope, receive, send_with_id)
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send, request_id: str | int | None) -> None:
         """Serve a request that names a session. To any other agent the session does not exist."""
         session_id = header(scope["headers"], ID_HEADER) or ""
         session = await self._find(session_id, scope)
@@ -114,7 +123,8 @@ class Sessions:
         if scope["method"] == "GET":
             await self._stream(session, scope, receive, send_with_id)
         else:
-            await self._serve(session, scope, receive, send_with_id)
+            async with _answering(session, request_id):
+                await self._serve(session, scope, receive, send_with_id)
 
     async def saw(self, session: Session, seen: str) -> None:
         """The client was sent a list of tools."""
@@ -279,6 +289,33 @@ class Sessions:
         if self._inner is None:
             raise Unavailable("the MCP server is starting", hint="try again in a second")
         return self._inner
+
+
+@asynccontextmanager
+async def _answering(session: Session, request_id: str | int | None) -> AsyncIterator[None]:
+    """One request of a session under way. With the id of another the SDK would send both answers to either of them.
+
+    A client may use an id again as soon as it has the answer, a moment before the reply has ended: that is waited for.
+    """
+    if request_id is None:
+        yield
+        return
+    written = str(request_id)  # the SDK takes 1 and "1" for the same
+    try:
+        async with asyncio.timeout(SAME_ID_WAIT_S):
+            while (earlier := session.request_ids.get(written)) is not None:
+                await earlier.wait()
+    except TimeoutError:
+        raise Invalid(
+            f"a request with the id {ascii(request_id)[:140]} is under way in this session",
+            hint="count the ids up: no two requests of a session may have the same",
+        ) from None
+    ended = session.request_ids[written] = asyncio.Event()
+    try:
+        yield
+    finally:
+        del session.request_ids[written]
+        ended.set()
 
 
 def _agent(scope: Scope) -> str:

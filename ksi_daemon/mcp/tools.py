@@ -8,6 +8,7 @@ import msgspec
 
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
+from ksi_daemon.hygiene.mirrored_headers import mirrored_headers
 from ksi_daemon.principal import Principal
 from ksi_daemon.routing.describe import thin_definition, tool_definition
 from ksi_daemon.routing.router import Router
@@ -38,6 +39,7 @@ class OfferedTool(msgspec.Struct, frozen=True):
     full: Definition
     thin: Definition
     digest: bytes  # of the full definition
+    mirrored: Mapping[str, str]  # parameters that clients repeat as headers
     view: View | None = None
     tool: ViewTool | None = None
 
@@ -53,9 +55,9 @@ def _offered(handler: Handler, view: View | None = None, tool: ViewTool | None =
         if view.dialect.success is not None:
             del wire["outputSchema"]  # it describes the event's result, not what the dialect makes of it
     digest = hashlib.sha256(_encode(wire)).digest()
-    return OfferedTool(
-        wire["name"], handler, Definition.of(wire), Definition.of(thin_definition(wire)), digest, view, tool
-    )
+    thin = Definition.of(thin_definition(wire))
+    mirrored = mirrored_headers(handler.input_schema)
+    return OfferedTool(wire["name"], handler, Definition.of(wire), thin, digest, mirrored, view, tool)
 
 
 def fingerprint(tools: Iterable[OfferedTool]) -> str:

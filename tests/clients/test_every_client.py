@@ -1,17 +1,15 @@
-"""Clients that we did not write: each lists, calls, and goes on with the same connection after every kind of refusal."""
+"""Every client sees what its agent may use, goes on with its connection after each kind of refusal, and is on record."""
 
-import asyncio
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import MCPError
 
 from ksi_daemon.plugin import Context, Plugin
-from tests.agents_at_work import limit
+from tests.agents_at_work import limit, rows
 from tests.clients import old_client
+from tests.clients.every_client import CLIENTS, Call, Connect, Step
 from tests.in_process import Said, Text
 from tests.machine import needs_curl
 from tests.mcp_hub import McpHub, serving_mcp
@@ -25,85 +23,117 @@ async def change(ctx: Context, params: Text) -> Said:
     return Said(text="done")
 
 
-ECHO = ("ksi_system_echo", {"text": "still here"})
-REFUSED: list[tuple[str, dict[str, Any]]] = [
-    ("ksi_work_change", {}),  # forbidden
-    ("ksi_no_such", {}),  # unknown
-    ("ksi_system_echo", {"text": 5}),  # invalid
-    ("ksi_state_get", {"key": "none"}),  # the tool's own failure
-]
+@work.handles("work:break", reads=True)
+async def crash(ctx: Context, params: Text) -> Said:
+    """Break."""
+    raise RuntimeError("broken")
 
 
-async def exhaust(hub: McpHub) -> None:
-    """From now on the agent has two calls left, and then none for a minute."""
-    limit(hub.hub, calls_per_minute=1, burst=2, concurrent_calls=10)
+ECHO: Call = ("ksi_system_echo", {"text": "still here"})
+FORBIDDEN: Call = ("ksi_work_change", {})
+UNKNOWN: Call = ("ksi_no_such", {})
+INVALID: Call = ("ksi_system_echo", {"text": 5})
+BROKEN: Call = ("ksi_work_break", {})
+FAILING: Call = ("ksi_state_get", {"key": "none"})
+
+every_client = pytest.mark.parametrize(
+    "connect",
+    [pytest.param(connect, marks=needs_curl if name == "curl" else ()) for name, connect in CLIENTS.items()],
+    ids=list(CLIENTS),
+)
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_sdk_of_today(mode: str) -> None:
-    """K001 K018 K028"""
-    async with serving_mcp(work) as hub:
-        token = await hub.agent()
-        async with hub.client(token, mode) as client:
-            assert "ksi_system_echo" in [tool.name for tool in (await client.list_tools()).tools]
-            for name, arguments in REFUSED:
-                try:
-                    assert (await client.call_tool(name, arguments)).is_error
-                except MCPError as error:
-                    assert error.code == -32602  # noqa: PT017 - both kinds of refusal are looked at
-                assert (await client.call_tool(*ECHO)).structured_content == ECHO[1]
-            await exhaust(hub)
-            for _ in range(2):
-                await client.call_tool(*ECHO)
-            with pytest.raises(MCPError) as limited:
-                await client.call_tool(*ECHO)
-            assert limited.value.code == 429
-            assert limited.value.data["retry_after_s"] > 0
-            assert (await client.list_tools()).tools
-
-
-async def test_the_sdk_of_before() -> None:
-    """K001 K018 K028: `mcp` 1.30 drops its whole session at an HTTP 403 or 429."""
-    async with serving_mcp(work) as hub:
-        token = await hub.agent()
-        calls = [call for refused in REFUSED for call in (refused, ECHO)]
-        revision, listed, *answers = await old_client.run(hub.url, token, calls)
-        assert revision == {"revision": "2025-11-25"}
-        assert "ksi_system_echo" in listed["tools"]
+@every_client
+async def test_a_client_goes_on_with_its_connection_after_every_kind_of_refusal(connect: Connect) -> None:
+    """K001 K018 K028 E006 E008 E009"""
+    async with serving_mcp(work) as hub, connect(hub, await hub.agent()) as client:
+        wanted: list[Step] = [None]
+        for refused in (FORBIDDEN, UNKNOWN, INVALID, FAILING):
+            wanted += [refused, ECHO]
+        listed, *answers = await client.steps(wanted)
+        assert ECHO[0] in listed.tools
         refusals, echoes = answers[::2], answers[1::2]
-        assert [refusal.get("code") for refusal in refusals] == [-32602, -32602, None, None]
-        assert [refusal.get("is_error") for refusal in refusals] == [None, None, True, True]
-        assert echoes == [{"is_error": False, "structured": ECHO[1]}] * len(REFUSED)
-        await exhaust(hub)
-        *_, first, second, limited = await old_client.run(hub.url, token, [ECHO, ECHO, ECHO])
-        assert first == second == {"is_error": False, "structured": ECHO[1]}
-        assert limited["code"] == 429
+        assert [refusal.code for refusal in refusals] == [-32602, -32602, None, None]
+        assert [refusal.is_error for refusal in refusals[2:]] == [True, True]
+        assert [json.loads(refusal.text)["code"] for refusal in refusals[2:]] == ["invalid", "not_found"]
+        assert [echo.structured for echo in echoes] == [ECHO[1]] * 4
+        limit(hub.hub, calls_per_minute=1, burst=2, concurrent_calls=10)
+        first, second, limited, listed = await client.steps([ECHO, ECHO, ECHO, None])
+        assert first.structured == second.structured == ECHO[1]
+        assert limited.code == 429
+        assert limited.data["retry_after_s"] > 0
+        assert ECHO[0] in listed.tools
+        limit(hub.hub, calls_per_minute=None, concurrent_calls=None)
+        [echo] = await client.steps([ECHO])
+        assert echo.structured == ECHO[1]
 
 
-async def curl(hub: McpHub, token: str, body: dict[str, Any], *options: str) -> dict[str, Any]:
-    """The line that the specifications show."""
-    process = await asyncio.create_subprocess_exec(
-        "curl", "-sS", "-X", "POST", hub.url, "-H", f"Authorization: Bearer {token}",
-        "-H", "Accept: application/json, text/event-stream", "-H", "Content-Type: application/json",
-        "-d", json.dumps(body), *options, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(30):
-        out, _ = await process.communicate()
-    answer: dict[str, Any] = json.loads(out)
-    return answer
+async def shown(hub: McpHub) -> dict[str, Any]:
+    """What the operator is told that the agent may use."""
+    held: dict[str, Any] = await hub.hub.call("permission:get_agent", agent_id="bot")
+    return held
 
 
-@needs_curl
-async def test_curl_as_the_specifications_show_it() -> None:
-    """E006 E008 E009"""
+@every_client
+async def test_the_rights_of_the_moment_decide_what_a_connected_client_sees_and_calls(connect: Connect) -> None:
+    """K018 K019 K020 K021 K040: by a grant, its end, and another profile."""
+    async with serving_mcp(work, rate_limit="off") as hub, connect(hub, await hub.agent()) as client:
+
+        async def may_change() -> bool:
+            listed, called = await client.steps([None, FORBIDDEN])
+            held = await shown(hub)
+            allowed = FORBIDDEN[0] in listed.tools
+            assert set(listed.tools) == set(held["allowed_tools"])
+            assert (FORBIDDEN[0] not in held["disallowed_tools"]) == allowed
+            assert (called.structured, called.code) == (({"text": "done"}, None) if allowed else (None, -32602))
+            return allowed
+
+        assert not await may_change()
+        await hub.hub.call("permission:grant", agent_id="bot", resource="events/work:change")
+        assert await may_change()
+        await hub.hub.call("permission:revoke", agent_id="bot", resource="events/work:change")
+        assert not await may_change()
+        await hub.hub.call("permission:set_agent", agent_id="bot", profile="researcher")
+        assert await may_change()
+        await hub.hub.call("permission:set_agent", agent_id="bot", profile="restricted")
+        assert not await may_change()
+
+
+@every_client
+async def test_a_client_cannot_tell_a_forbidden_tool_from_one_that_does_not_exist(connect: Connect) -> None:
+    """K040"""
+    async with serving_mcp(work) as hub, connect(hub, await hub.agent()) as client:
+        names = ("ksi_work_change", "ksi_work_chanqe", "ksi_system_shutdown", "ksi_system_shutdowm")
+        answers = await client.steps([None, *((name, {}) for name in names)])
+        assert not set(names) & set(answers[0].tools)
+        told = {repr(answer).replace(name, "TOOL") for name, answer in zip(names, answers[1:], strict=True)}
+        assert len(told) == 1
+
+
+@every_client
+async def test_all_that_a_client_does_is_on_record_under_its_agent(connect: Connect) -> None:
+    """K031 K032 K034 K042: the call, the check of its right with the rule, and a failure of the plugin as an error."""
     async with serving_mcp(work) as hub:
-        token = await hub.agent()
-        call = {"name": ECHO[0], "arguments": ECHO[1]}
-        answer = await curl(hub, token, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
-        assert answer["result"]["structuredContent"] == ECHO[1]
-        refused = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ksi_work_change"}}
-        assert (await curl(hub, token, refused))["error"]["code"] == -32602
-        assert (await curl(hub, "ksi_" + "x" * 43, refused))["error"]["code"] == 401
+        await hub.agent("other")
+        async with connect(hub, await hub.agent()) as client:
+            await client.steps([ECHO, INVALID, FAILING, BROKEN, FORBIDDEN, UNKNOWN])
+        found = await rows(hub.hub, agent="bot", phase="outcome")
+        told = [(row["type"], row["status"], row["event"]) for row in found if row["event"] != "mcp:tools_listed"]
+        assert told == [
+            ("tool_call", "ok", "system:echo"),
+            ("tool_call", "invalid", "system:echo"),
+            ("tool_call", "not_found", "state:get"),
+            ("error", "internal", "work:break"),
+            ("authorization", "forbidden", "work:change"),
+            ("authorization", "forbidden", "ksi_no_such"),
+        ]
+        echo = next(row for row in found if row["event"] == "system:echo")
+        assert (echo["principal"], echo["tool"], echo["transport"]) == ("agent", ECHO[0], "http")
+        assert echo["arguments"] == ECHO[1]
+        assert echo["rule"] == "events/system:echo read (profile restricted)"  # which standard contains
+        assert all(row["credential_id"] == echo["credential_id"] for row in found)
+        assert all("no such tool" in row["reason"] for row in found if row["type"] == "authorization")
+        assert await rows(hub.hub, agent="other") == []
 
 
 def test_the_old_clients_packages_are_locked() -> None:

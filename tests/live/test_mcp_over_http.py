@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ from tests.live.daemon_process import Daemon
 IDLE_LIMIT_KB = 120 * 1024
 
 
-def request(daemon: Daemon, token: str, method: str, **params: Any) -> tuple[int, dict[str, Any]]:
+def request(
+    daemon: Daemon, token: str, method: str, *, headers: Mapping[str, str] | None = None, **params: Any
+) -> tuple[int, dict[str, Any]]:
     port = int((daemon.var / "run" / "http_port").read_text())
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **(headers or {})}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
     try:
-        connection.request("POST", "/mcp", body, headers)
+        connection.request("POST", "/mcp", body, sent)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
     finally:

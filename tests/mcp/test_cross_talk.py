@@ -3,14 +3,53 @@
 import asyncio
 import json
 
+import pytest
+
+from ksi_daemon.mcp import sessions
 from tests.agents_at_work import limit, rows
 from tests.cases import case
+from tests.in_process import soon
+from tests.mcp.test_cancellation import HangingCall, Patient
 from tests.mcp.test_sessions import opened
 from tests.mcp_hub import McpHub, serving_mcp
 
 AGENTS = 50
 CALLS = 100  # of each agent
 AT_ONCE = 2  # of each agent
+
+
+async def test_a_session_has_no_two_requests_with_one_id_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L08: the answer of one would go to the other, and one of them would wait for ever."""
+    monkeypatch.setattr(sessions, "SAME_ID_WAIT_S", 0.01)
+    patient = Patient()
+    async with serving_mcp(patient.plugin) as hub:
+        token = await hub.agent()
+        session, other = await opened(hub, token), await opened(hub, token)
+        first = HangingCall(hub, token, session)
+        await soon(patient.entered.wait())
+        for same in (7, "7"):
+            with case(same):
+                body = {"jsonrpc": "2.0", "id": same, "method": "tools/list"}
+                reply = await hub.post(token, body, headers=session)
+                assert (reply.status_code, reply.json()["id"]) == (400, same)
+                assert "is under way in this session" in reply.json()["error"]["message"]
+                assert (await hub.post(token, body, headers=other)).status_code == 200
+        patient.release.set()
+        assert "waited" in (await soon(first.answer)).text
+        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
+        assert (await hub.post(token, body, headers=session)).status_code == 200
+
+
+async def test_requests_with_one_id_that_soon_end_are_each_answered() -> None:
+    """L08: one after the other, and a crowd at once."""
+    async with serving_mcp() as hub:
+        token = await hub.agent()
+        limit(hub.hub, calls_per_minute=None, concurrent_calls=None)
+        session = await opened(hub, token)
+        for number in range(50):
+            assert await echoed(hub, token, session, 1, f"n{number}") == f"n{number}"
+        texts = [f"n{number}" for number in range(8)]
+        assert await asyncio.gather(*(echoed(hub, token, session, 1, text) for text in texts)) == texts
 
 
 async def echoed(hub: McpHub, token: str, headers: dict[str, str] | None, number: int, text: str) -> str:

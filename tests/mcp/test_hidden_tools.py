@@ -1,5 +1,6 @@
 """What an agent may not see: its answers do not differ from those for what does not exist, and no error names it."""
 
+import asyncio
 import inspect
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from tests.in_process import Said, Text
 from tests.mcp.test_sessions import initialize, opened
 from tests.mcp_hub import META, McpHub, serving_mcp
 
-BY_ITSELF = {"Deadlines.run"}  # not on a call's way, but whenever its time has come
 PACKAGE = str(Path(ksi_daemon.__file__).parent)
 FORBIDDEN, UNKNOWN = "ksi_secret_change", "ksi_secret_chanqe"
 RESERVED = range(-32099, -31999)
@@ -34,6 +34,15 @@ async def change(ctx: Context, params: Text) -> Said:
     return Said(text="done")
 
 
+def is_background() -> bool:
+    """Whether the daemon's own long-lived work runs now, which may fall into any call: its tasks have names such as "the deadline sweep"."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.get_name().startswith("the ")
+
+
 @contextmanager
 def functions_entered() -> Iterator[set[tuple[str, str, bool]]]:
     """Functions of the daemon that run meanwhile on a call's way: file, name, and whether it can wait."""
@@ -43,7 +52,7 @@ def functions_entered() -> Iterator[set[tuple[str, str, bool]]]:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PACKAGE):
             part = code.co_filename.removeprefix(PACKAGE).lstrip("/")
-            if part.split("/")[0] in ("mcp", "gate", "routing") and code.co_qualname not in BY_ITSELF:
+            if part.split("/")[0] in ("mcp", "gate", "routing") and not is_background():
                 entered.add((part, code.co_qualname, bool(code.co_flags & inspect.CO_COROUTINE)))
 
     sys.setprofile(note)

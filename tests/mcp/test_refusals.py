@@ -107,3 +107,53 @@ async def test_the_conversation_comes_from_the_header_unless_the_token_is_bound_
         assert [await status(bound, name) for name in (None, "c-1", "c-2")] == [200, 200, 403]
         [row] = await rows(hub.hub, agent="bot", type="authorization")
         assert row["reason"].startswith("identity_mismatch")
+
+
+async def test_every_error_of_the_protocol_has_a_code_word_a_reason_and_a_next_step_and_no_librarys_details() -> None:
+    """K030: those that the SDK replies with too."""
+    async with serving_mcp(work) as hub:
+        token = await hub.agent()
+        session = await opened(hub, token)
+        listing: dict[str, object] = {"jsonrpc": "2.0", "id": 7, "method": "tools/list"}
+        modern = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
+        requests: list[tuple[int, str, object, dict[str, str]]] = [
+            (400, "invalid", {"jsonrpc": "2.0", "id": 7}, {}),
+            (400, "invalid", {"jsonrpc": "2.0", "id": 7}, session),
+            (400, "invalid", {"jsonrpc": "2.0", "id": 7, "method": 5}, {}),
+            (400, "invalid", listing, {"mcp-protocol-version": "2025-06-18"}),
+            (400, "invalid", listing, modern),
+            (400, "invalid", listing, {"mcp-protocol-version": "1999-01-01"}),
+            (400, "invalid", listing, {"x-ksi-handshake": "small"}),
+            (404, "not_found", listing, {**session, "mcp-session-id": "0" * 32}),
+            (406, "invalid", listing, {"accept": "text/html"}),
+            (406, "invalid", listing, {**modern, "accept": "text/event-stream"}),
+            (406, "invalid", listing, {**session, "accept": "text/html"}),
+        ]
+        for status, word, body, headers in requests:
+            with case(body, headers):
+                reply = await hub.post(token, body, headers=headers)
+                answer = reply.json()
+                assert (reply.status_code, answer["jsonrpc"], answer["id"]) == (status, "2.0", 7)
+                assert answer["error"]["data"]["code"] == word
+                assert answer["error"]["data"]["hint"]
+                assert answer["error"]["message"]
+                assert "pydantic" not in reply.text
+                assert "JSONRPC" not in reply.text
+        unknown = (await hub.request_2026(token, "no/such")).json()["error"]
+        assert (unknown["code"], unknown["data"]["code"]) == (-32601, "not_found")
+
+
+async def test_a_method_of_http_that_is_not_allowed_says_which_is() -> None:
+    """K030"""
+    async with serving_mcp() as hub:
+        token = await hub.agent()
+        for method, headers in (
+            ("GET", {}),
+            ("DELETE", {}),
+            ("GET", {"mcp-protocol-version": "2026-07-28", "mcp-session-id": "x"}),
+        ):
+            with case(method, headers):
+                sent = {"authorization": f"Bearer {token}", "accept": "text/event-stream", **headers}
+                reply = await hub.http.request(method, hub.url, headers=sent)
+                assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+                assert "POST" in reply.json()["error"]["data"]["hint"]

@@ -60,6 +60,21 @@ async def test_every_revision_with_sessions_is_spoken() -> None:
                 assert len(reply.headers["mcp-session-id"]) >= 32
 
 
+async def test_an_initialize_without_its_params_opens_no_session() -> None:
+    """K030"""
+    async with serving_mcp() as hub:
+        token = await hub.agent()
+        whole: dict[str, Any] = initialize()["params"]
+        broken: list[Any] = [None, [], {}, *({**whole, name: 5} for name in whole)]
+        for params in broken:
+            with case(params):
+                reply = await hub.post(token, {**initialize(), "params": params})
+                assert reply.status_code == 400
+                assert reply.json()["error"]["data"]["hint"]
+                assert "mcp-session-id" not in reply.headers
+        assert (await hub.hub.call("mcp:status"))["stored_sessions"] == 0
+
+
 async def test_a_client_with_a_session_lists_calls_and_goes_on_after_each_refusal() -> None:
     """K002 K028"""
     async with serving_mcp(work) as hub:

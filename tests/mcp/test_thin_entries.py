@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tests.agents_at_work import limit
+from tests.agents_at_work import limit, rows
 from tests.cases import case
 from tests.mcp.test_handshakes import show, tools_of
 from tests.mcp_hub import serving_mcp
@@ -145,6 +145,19 @@ async def test_a_first_call_made_from_the_thin_entry_alone_fits_the_schema_of_ev
                     assert "inputSchema" not in reply.text or name == "ksi_help"
 
 
+async def test_arguments_drawn_from_the_thin_entry_fit_also_the_tools_that_no_agent_sees() -> None:
+    """K012"""
+    async with serving_mcp() as hub:
+        catalogue = hub.service.tools
+        for name in catalogue.own_names:
+            tool = catalogue.find(name, None)
+            assert tool is not None
+            for optional in (False, True):
+                arguments = Signature(tool.thin.wire["description"]).arguments(optional=optional)
+                with case(name, arguments):
+                    tool.handler.parse(arguments)
+
+
 async def test_a_call_that_does_not_fit_would_have_been_noticed() -> None:
     """K012"""
     async with serving_mcp() as hub:
@@ -162,3 +175,23 @@ async def test_a_thin_list_of_the_whole_catalogue_is_at_most_two_fifths_of_the_f
         full = len(msgspec.json.encode([tool.full.wire for tool in everything]))
         thin = len(msgspec.json.encode([tool.thin.wire for tool in everything]))
         assert thin <= 0.40 * full
+
+
+PIECES = re.compile(
+    r" ?[^\W\d_]+|[0-9]{1,3}| ?[^\s\w]+|_+|\s+"
+)  # as tokenizers cut a text before they count: none is less than a token
+
+
+async def test_the_tokens_of_a_list_are_estimated_within_a_third_of_its_pieces() -> None:
+    """K033: `scripts/eval-handshake` compares the estimate with real tokenizers, which are not installed here."""
+    async with serving_mcp() as hub:
+        token = await hub.agent(profile="trusted")
+        for kind in ("full", "thin"):
+            with case(kind):
+                shown = tools_of(await show(hub, token, **{"x-ksi-handshake": kind}))
+                text = msgspec.json.encode(list(shown.values())).decode()
+                listing = (await rows(hub.hub, event="mcp:tools_listed"))[-1]["details"]
+                assert listing["handshake"] == kind
+                assert 0.98 < listing["bytes"] / len(text.encode()) <= 1
+                pieces = len(PIECES.findall(text))
+                assert pieces * 2 / 3 < listing["tokens"] < pieces * 4 / 3

@@ -31,9 +31,13 @@ class Caller:
         self.params: dict[str, Any] = {"name": tool, "arguments": {"text": "x"}}
         self.times_s: list[float] = []
 
+    async def connect(self) -> None:
+        """Connect, with neither a revision nor a session."""
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+
     async def open(self, era: str) -> None:
         """Connect, and open a session where there are sessions."""
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        await self.connect()
         if era == "2026":
             self.headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": self.tool}
             self.params["_meta"] = META

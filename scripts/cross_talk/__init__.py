@@ -1,0 +1,1 @@
+"""`scripts/cross-talk`: whether any answer reaches another agent than the one that asked."""

@@ -1,0 +1,1 @@
+"""`scripts/eval-handshake`: what a full and a thin list of tools cost a model."""
