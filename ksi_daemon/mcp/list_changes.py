@@ -6,7 +6,7 @@ the plugins for all, and when a grant expires by itself. A stream whose token is
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.mcp.tools import Tools, fingerprint
@@ -82,18 +82,19 @@ class ListChanges:
 
     async def run(self) -> None:
         """Compare whenever something has changed, until cancelled."""
+        compared_at = self._rights.clock()
         while True:
-            moment = self._next_expiry()
-            try:
-                async with asyncio.timeout(None if moment is None else EXPIRY_CHECK_S):
+            expires_by_itself = self._next_expiry(compared_at) is not None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EXPIRY_CHECK_S if expires_by_itself else None):
                     await self._wake.wait()
-            except TimeoutError:
-                if moment is not None and self._rights.clock() >= moment:
-                    await self._compare(None)
-            else:
-                self._wake.clear()
-                changed, self._changed = self._changed, set()
-                await self._compare(changed)
+            self._wake.clear()
+            changed, self._changed = self._changed, set()
+            expiry, now = self._next_expiry(compared_at), self._rights.clock()
+            if expiry is not None and expiry <= now:  # also when something else woke this task
+                changed = None
+            compared_at = now
+            await self._compare(changed)
 
     async def _compare(self, agents: set[str] | None) -> None:
         watches = [watch for watch in self._watches if agents is None or watch.principal.agent_id in agents]
@@ -112,10 +113,9 @@ class ListChanges:
                 watch.seen = now
                 watch.notify()
 
-    def _next_expiry(self) -> float | None:
+    def _next_expiry(self, after: float) -> float | None:
         """When the next grant or token of somebody with an open stream ends; None when none does by itself."""
-        now = self._rights.clock()
-        return min((moment for moment in self._expiries() if moment > now), default=None)
+        return min((moment for moment in self._expiries() if moment > after), default=None)
 
     def _expiries(self) -> Iterator[float]:
         for agent_id in {watch.principal.agent_id or "" for watch in self._watches}:

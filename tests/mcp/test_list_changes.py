@@ -140,6 +140,19 @@ async def test_a_change_that_changes_no_list_is_not_told(opened: Any) -> None:
 
 
 @OPENERS
+async def test_a_grant_that_expires_is_told_also_when_others_rights_change_just_then(opened: Any) -> None:
+    """K038 P01"""
+    async with serving_mcp(work) as hub:
+        clock = WallClock(hub.hub)
+        token, _ = await hub.agent("bot"), await hub.agent("other")
+        await hub.hub.call("permission:grant", agent_id="bot", resource="events/work:change", for_s=60)
+        async with opened(hub, token) as mine:
+            clock.now_s += 61
+            await hub.hub.call("permission:grant", agent_id="other", resource="events/work:change")
+            await mine.until(lambda: mine.told == 1)
+
+
+@OPENERS
 async def test_a_grant_that_expires_is_told(opened: Any) -> None:
     """K038"""
     async with serving_mcp(work) as hub:
