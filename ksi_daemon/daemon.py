@@ -36,6 +36,7 @@ from ksi_daemon.process.control import Control
 from ksi_daemon.process.forked import close_in_forked_children
 from ksi_daemon.process.lifecycle import ExitTimer, Signals, greet, raise_file_limit, run_to_the_end
 from ksi_daemon.process.start_failure import cannot_run
+from ksi_daemon.retrieval.retrieval import Retrieval, RetrievalSettings, open_retrieval
 from ksi_daemon.routing.agent_tools import AgentTools
 from ksi_daemon.routing.bus import Bus
 from ksi_daemon.routing.deadlines import Deadlines
@@ -155,7 +156,15 @@ async def open_hub(
             Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database), McpService: mcp,
             SlowReaders: slow_readers or SlowReaders(log.logger),
         }  # fmt: skip
-        loader = Loader(router, settings.var_dir / "plugins", log=log.logger, capabilities={}, inner=inner)
+        search = RetrievalSettings()  # its embedders are loaded at their first use, once for all plugins
+        loader = Loader(
+            router,
+            settings.var_dir / "plugins",
+            log=log.logger,
+            capabilities={},
+            inner=inner,
+            bound={Retrieval: lambda database: open_retrieval(database, search)},
+        )
         rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, agents)
         rights.on_revoked = lambda agent_id: mcp.list_changes.rights_changed({agent_id})
         router.on_new_catalogue = mcp.list_changes.tools_changed

@@ -49,16 +49,20 @@ from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
 from ksi_daemon.logs.log import TO_CALLER
 from ksi_daemon.notice import Notice
 from ksi_daemon.principal import Principal
+from ksi_daemon.retrieval.document import EVERY_DOCUMENT, Document, Filter, Hit, Parts
+from ksi_daemon.retrieval.index_state import IndexState
+from ksi_daemon.retrieval.retrieval import Retrieval
 from ksi_daemon.storage.sqlite import Database, Row, Transaction
 from ksi_daemon.view import Dialect, Failure, View, ViewTool
 from ksi_daemon.workers.worker import in_process, in_thread
 
 __all__ = [
-    "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Dialect", "Failure", "Field", "Forbidden",
-    "Home", "Internal", "Invalid", "JsonValue", "KsiError", "NotFound", "Nothing", "Notice", "Params", "Plugin",
-    "PluginRefused", "Principal", "Result", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View",
-    "ViewTool", "create_beneath", "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath",
-    "sanitize_path", "sanitize_query", "with_error_boundary",
+    "EVERY_DOCUMENT", "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Dialect", "Document",
+    "Failure", "Field", "Filter", "Forbidden", "Hit", "Home", "IndexState", "Internal", "Invalid", "JsonValue",
+    "KsiError", "NotFound", "Nothing", "Notice", "Params", "Parts", "Plugin", "PluginRefused", "Principal", "Result",
+    "Retrieval", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "create_beneath",
+    "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query",
+    "with_error_boundary",
 ]  # fmt: skip
 
 Capability = TypeVar("Capability")

@@ -3,8 +3,9 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -25,6 +26,8 @@ from ksi_daemon.workers.plugin_import import forget_plugin
 
 DRAIN_S = 30.0
 
+OpenBound = Callable[[Database], AbstractAsyncContextManager[object]]
+
 
 class SetAside(msgspec.Struct, frozen=True):
     """A plugin that was found but does not run, and why."""
@@ -39,8 +42,9 @@ class SetAside(msgspec.Struct, frozen=True):
 class Loader:
     """The plugins of one daemon.
 
-    `capabilities` maps what any plugin may use; `inner` what only the daemon's own may; a `known` type without an object is a
-    capability that this machine does not have.
+    `capabilities` maps what any plugin may use; `bound` how one is opened over a plugin's own database, once for all versions
+    of the plugin; `inner` what only the daemon's own may use; a `known` type without an object is a capability that this
+    machine does not have.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Loader:
         log: Any,
         capabilities: Mapping[type, object],
         inner: Mapping[type, object],
+        bound: Mapping[type, OpenBound] = MappingProxyType({}),
         known: Sequence[type] = (),
     ) -> None:
         self.running: dict[str, RunningPlugin] = {}
@@ -62,10 +67,12 @@ class Loader:
         self._log = log
         self._capabilities = dict(capabilities)
         self._inner = {**inner, Loader: self}
-        self._known = set(known) | set(capabilities)
+        self._bound = dict(bound)
+        self._known = set(known) | set(capabilities) | set(bound)
         self._reloading: set[str] = set()
         self._closing_old: set[asyncio.Task[int]] = set()
         self._databases: dict[str, Database] = {}
+        self._opened: dict[tuple[str, type], object] = {}  # bound capabilities, open as long as their databases
         self._open_databases = AsyncExitStack()
 
     async def load_core(self, plugins: Sequence[tuple[Plugin, str]]) -> None:
@@ -182,7 +189,10 @@ class Loader:
         folder = self._folder / plugin.name
         if found.source != "core":
             folder.mkdir(mode=0o700, exist_ok=True)
-        database = await self._database(plugin, folder)
+        bound = [kind for kind in given if kind in self._bound]
+        database = await self._database(plugin, folder) if plugin.migrations or bound else None
+        if database is not None:
+            given |= {kind: await self._open_bound(plugin, kind, database=database) for kind in bound}
         running = RunningPlugin(
             found,
             plugin,
@@ -200,10 +210,16 @@ class Loader:
             self._announce("plugin:loaded", {"name": plugin.name, "events": sorted(plugin.handlers)})
         return running
 
-    async def _database(self, plugin: Plugin, folder: Path) -> Database | None:
+    async def _open_bound(self, plugin: Plugin, kind: type, *, database: Database) -> object:
+        """One object for all versions of the plugin, as its database: two of them would not see each other's changes."""
+        opened = self._opened.get((plugin.name, kind))
+        if opened is None:
+            opened = await self._open_databases.enter_async_context(self._bound[kind](database))
+            self._opened[plugin.name, kind] = opened
+        return opened
+
+    async def _database(self, plugin: Plugin, folder: Path) -> Database:
         """The plugin's database. It stays open during a reload, because the old version's last calls and the new version share it."""
-        if not plugin.migrations:
-            return None
         database = self._databases.get(plugin.name)
         if database is None:
             opened = open_database(folder / f"{plugin.name}.db", plugin.migrations)
@@ -217,7 +233,7 @@ class Loader:
         already = self.running.get(plugin.name)
         if already is not None and already.found.path != found.path:
             raise PluginRefused(f"the name {plugin.name!r} is already used by {already.found.path}")
-        offered = self._capabilities | (self._inner if found.source == "core" else {})
+        offered = self._capabilities | self._bound | (self._inner if found.source == "core" else {})
         for kind in plugin.uses:
             if kind not in offered:
                 reason = "this machine does not have it" if kind in self._known else "there is no such capability"
