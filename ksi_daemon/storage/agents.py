@@ -38,6 +38,15 @@ CREATE_AGENTS = """
 # A grant that has expired once stays so when the clock is set back.
 ADD_EXPIRED_GRANTS = "ALTER TABLE grants ADD COLUMN expired_at REAL;"
 
+# Agents that the daemon starts.
+ADD_SPAWNED_AGENTS = """
+    ALTER TABLE agents ADD COLUMN provider TEXT;
+    ALTER TABLE agents ADD COLUMN workspace TEXT;
+    ALTER TABLE agents ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE agents ADD COLUMN daemon_id TEXT;
+    ALTER TABLE agents ADD COLUMN terminated_at REAL;
+    """
+
 
 class Agent(msgspec.Struct, frozen=True):
     """One agent."""
@@ -49,6 +58,11 @@ class Agent(msgspec.Struct, frozen=True):
     note: str
     created_at: float
     created_by: str
+    provider: str | None = None  # what runs its completions; None for one that connects by itself
+    workspace: str | None = None  # the folder that its processes work in
+    options: dict[str, Any] = {}  # of its provider: command, model, and so on
+    daemon_id: str | None = None  # the daemon that starts and watches its processes
+    terminated_at: float | None = None
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,10 +136,13 @@ class SqliteAgents:
     async def save_agent(self, agent: Agent) -> None:
         """Insert or update an agent."""
         await self._database.execute(
-            "INSERT INTO agents (agent_id, profile, parent_id, frozen, note, created_at, created_by)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET profile = excluded.profile,"
-            " parent_id = excluded.parent_id, frozen = excluded.frozen, note = excluded.note",
-            *msgspec.structs.astuple(agent),
+            "INSERT INTO agents (agent_id, profile, parent_id, frozen, note, created_at, created_by, provider, workspace,"
+            " options, daemon_id, terminated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET profile = excluded.profile, parent_id = excluded.parent_id,"
+            " frozen = excluded.frozen, note = excluded.note, provider = excluded.provider,"
+            " workspace = excluded.workspace, options = excluded.options, daemon_id = excluded.daemon_id,"
+            " terminated_at = excluded.terminated_at",
+            *_values(agent),
         )
 
     async def delete_agent(self, agent_id: str) -> None:
@@ -162,5 +179,10 @@ class SqliteAgents:
         )
 
 
+def _values(agent: Agent) -> list[Any]:
+    values = msgspec.structs.asdict(agent)
+    return list((values | {"options": msgspec.json.encode(agent.options).decode()}).values())
+
+
 def _agent(row: Row) -> Agent:
-    return Agent(**(dict(row) | {"frozen": bool(row["frozen"])}))
+    return Agent(**(dict(row) | {"frozen": bool(row["frozen"]), "options": msgspec.json.decode(row["options"])}))

@@ -60,6 +60,17 @@ async def test_a_new_store_is_empty(backend: Backend, tmp_path: Path) -> None:
 async def test_everything_that_was_kept_comes_back_as_it_was(backend: Backend, tmp_path: Path) -> None:
     """A05: also after a restart."""
     agents = [agent(), agent("child", parent_id="bot", frozen=True, created_at=2.0)]
+    agents.append(
+        agent(
+            "spawned",
+            created_at=3.0,
+            provider="command",
+            workspace="/somewhere",
+            options={"command": ["run", "ü"]},
+            daemon_id="d1",
+            terminated_at=4.5,
+        )
+    )
     credentials = [
         credential("c1"),
         credential(
