@@ -10,7 +10,7 @@ from ksi_daemon.audit import Audit
 from ksi_daemon.completion.completions import Completions
 from ksi_daemon.completion.provider import Provider
 from ksi_daemon.completion.providers import PROVIDERS, find_provider
-from ksi_daemon.core.agent import NAME, Name, plugin, state_of
+from ksi_daemon.core.agent import NAME, Name, State, plugin, state_of
 from ksi_daemon.core.reach import agent_within_reach, within_reach
 from ksi_daemon.core.token import ID
 from ksi_daemon.gate.rights import Rights, RunBy
@@ -150,14 +150,15 @@ def _workspace(ctx: Context, params: Spawn, parent: Agent | None) -> Path | None
 
 class Node(Result):
     agent_id: str
+    parent_id: str | None
+    depth: int = Field(description="0 for one without a parent, or for the agent that asks.")
     profile: str
     provider: str | None
-    state: Literal["running", "waiting", "idle", "frozen", "terminated"]
-    children: "list[Node]"
+    state: State
 
 
 class Tree(Result):
-    agents: list[Node]
+    agents: list[Node] = Field(description="Each is followed by those below it.")
 
 
 @plugin.handles("agent:tree", reads=True)
@@ -168,18 +169,23 @@ async def tree(ctx: Context, params: Nothing) -> Tree:
     roots = (
         [agent.agent_id for agent in rights.agents.values() if agent.parent_id is None] if reach is None else reach[:1]
     )
-
-    def node(agent_id: str) -> Node:
+    nodes: list[Node] = []
+    waiting = [(agent_id, 0) for agent_id in sorted(roots, reverse=True)]
+    while waiting:
+        agent_id, depth = waiting.pop()
         agent = rights.agent(agent_id)
-        return Node(
-            agent_id=agent_id,
-            profile=agent.profile,
-            provider=agent.provider,
-            state=state_of(ctx, agent),
-            children=[node(child) for child in sorted(rights.children_of(agent_id))],
+        nodes.append(
+            Node(
+                agent_id=agent_id,
+                parent_id=agent.parent_id,
+                depth=depth,
+                profile=agent.profile,
+                provider=agent.provider,
+                state=state_of(ctx, agent),
+            )
         )
-
-    return Tree(agents=[node(agent_id) for agent_id in sorted(roots)])
+        waiting += [(child, depth + 1) for child in sorted(rights.children_of(agent_id), reverse=True)]
+    return Tree(agents=nodes)
 
 
 class Terminated(Result):

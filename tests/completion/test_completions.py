@@ -269,7 +269,8 @@ async def test_an_agent_spawns_below_itself_only_and_chooses_no_program(hub: Tes
     made = await as_boss("agent:spawn", agent_id="kid", profile="trusted", prompt="go")
     assert (made["parent_id"], made["workspace"]) == ("boss", str(tmp_path / "work"))
     assert (await as_boss("completion:wait", completion_id=made["completion_id"]))["text"] == "me\n"
-    assert [node["agent_id"] for node in (await as_boss("agent:tree"))["agents"][0]["children"]] == ["kid"]
+    seen = (await as_boss("agent:tree"))["agents"]
+    assert [(node["agent_id"], node["depth"]) for node in seen] == [("boss", 0), ("kid", 1)]
     other = await ask(hub, "go", "stranger")
     await end_of(hub, other)
     for event, data in [
