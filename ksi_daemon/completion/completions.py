@@ -216,6 +216,11 @@ class Completions:
         """How many completions of an agent wait."""
         return self._schedule.waiting_of(agent_id)
 
+    def text_so_far(self, completion_id: str) -> str:
+        """What the program of a completion that is under way has printed of its answer."""
+        attempt = self._attempts.get(completion_id)
+        return "" if attempt is None else attempt.printed
+
     def place(self, completion_id: str) -> int | None:
         """How many completions of its conversation are before a waiting one."""
         return self._schedule.place(completion_id)
@@ -420,7 +425,7 @@ class Completions:
             attempt.stop(failure)
         self._leave(attempt)
         try:
-            outcome = await attempt.outcome(lambda progress: self._report(completion, progress))
+            outcome = await attempt.outcome(lambda progress, before: self._report(completion, progress, before))
         finally:
             self._attempts.pop(completion.completion_id, None)
         if outcome is not None:
@@ -599,13 +604,13 @@ class Completions:
         )
         return used
 
-    def _report(self, completion: StoredCompletion, progress: list[Progress]) -> None:
+    def _report(self, completion: StoredCompletion, progress: list[Progress], before: int) -> None:
         """What was printed since the last look, as one notice."""
         text = "".join(piece.text for piece in progress if piece.kind == "text")
         tools = [piece.text for piece in progress if piece.kind == "tool"]
-        self._announce(
-            "progress", completion, {"text": text[-PROGRESS_CHARACTERS:], "characters": len(text), "tools": tools[-20:]}
-        )
+        shown = text[-PROGRESS_CHARACTERS:]
+        at = before + len(text) - len(shown)
+        self._announce("progress", completion, {"text": shown, "at": at, "tools": tools[-20:]})
 
     def _announce(self, word: str, completion: StoredCompletion, facts: dict[str, Any]) -> None:
         data = {
