@@ -238,6 +238,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         )
         control, router = hub.control, hub.router
         control.url = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}:{port}"
+        await hub.completions.start()
         operator_socket = OperatorSocket(router, hub.rights, slow_readers, log.logger)
         control.connections = lambda: len(operator_socket.connections)
         await stack.enter_async_context(operator_socket.listening(control.socket_path))
@@ -245,7 +246,6 @@ async def serve(read: SettingsRead, log: Log) -> None:
         await hub.router.note("system:started", {"version": __version__, "pid": control.pid})
         gc.collect()
         gc.freeze()  # what lives as long as the daemon need not be looked at again
-        await hub.completions.start()
         word = "ready"
         router.notify("system:ready", {"version": __version__, "url": control.mcp_url}, principal=DAEMON)
         mcp = hub.mcp

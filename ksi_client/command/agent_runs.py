@@ -137,7 +137,7 @@ def wait_for(client: SyncClient, completion_id: str, *, at_most_s: float | None 
         if left_s <= 0:
             raise Fault(f"the completion {completion_id} has not ended", exit_code=TIMED_OUT, hint="wait longer")
         found: dict[str, Any] = client.send("completion:wait", {"completion_id": completion_id, "timeout_s": left_s})
-        if found["state"] not in ("queued", "starting", "running"):
+        if found["state"] not in ("queued", "running"):
             return found
 
 
@@ -208,7 +208,7 @@ def attach_to_agent(context: typer.Context, name: Name) -> None:
     screen: Screen = context.obj
     with SyncClient() as client, client.subscribe("completion:*") as notices:
         found = client.send("completion:list", {"agent_id": name, "limit": 1})["completions"]
-        if not found or found[0]["state"] not in ("queued", "starting", "running"):
+        if not found or found[0]["state"] not in ("queued", "running"):
             raise Fault(
                 f"no completion of {name} is under way", exit_code=NOT_FOUND, hint=f"ksi agents ask {name} 'a prompt'"
             )
@@ -278,7 +278,7 @@ def _pages(client: SyncClient, name: str, completion: str | None, stream: str, *
         if page["next_offset"] > offset:
             offset = page["next_offset"]
             yield page["text"]
-        elif not follow or page["state"] not in ("queued", "starting", "running"):
+        elif not follow or page["state"] not in ("queued", "running"):
             return
         else:
             time.sleep(LOOK_EVERY_S)

@@ -1,19 +1,25 @@
-"""Runs one program of an agent as a process of its own, which outlives the daemon. Started as a script with the run's folder.
+"""Runs programs of agents, each below a runner: a process of its own, which outlives the daemon. Started as a script.
 
-It writes the program's output to files of bounded size, adopts and reaps all that the program leaves behind, ends them on SIGTERM,
-and writes last how the program ended. Standard library only, so that it starts in a few milliseconds.
+The first process waits for requests on a socket and forks a runner for each, which costs a millisecond instead of the start of an
+interpreter; it ends with the daemon. A runner writes its program's output to files of bounded size, adopts and reaps all that the
+program leaves behind, ends them on SIGTERM, and writes last how the program ended. Standard library only.
 
-    launch.json   argv, cwd, limits (read)          stdin         what the program reads (read)
-    began         the program may have run          stdout, stderr
-    ended.json    code, signal, problem, dropped, left: complete or absent
+    launch.json   argv, cwd, limits (read)            stdin            what the program reads (read)
+    began         the program may have run; locked by the runner as long as it lives
+    ended.json    code, signal, problem, dropped, left: complete or absent             stdout, stderr
+
+A request is its length in four bytes and JSON: the folder and the program's environment. The answer is the runner's pid in four
+bytes, with a pidfd.
 """
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from typing import Any
@@ -57,9 +63,44 @@ class Output:
         return True
 
 
-def main(folder: str) -> None:
-    """Run the program to its end."""
+def serve(requests: socket.socket) -> None:
+    """Fork a runner for each request, until the daemon is gone."""
+    os.setsid()
     os.umask(0o077)
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # it ends when the daemon does
+        signal.signal(ignored, signal.SIG_IGN)
+    while True:
+        head = receive(requests, 4)
+        body = receive(requests, int.from_bytes(head, "big"))
+        if not head or not body:
+            return
+        reap(0)
+        runner = os.fork()
+        if runner == 0:
+            requests.close()
+            request = json.loads(body)
+            try:
+                run(request["folder"], request["environment"])
+            finally:
+                os._exit(0)
+        socket.send_fds(requests, [runner.to_bytes(4, "big")], [pidfd := os.pidfd_open(runner)])
+        os.close(pidfd)
+
+
+def receive(requests: socket.socket, size: int) -> bytes:
+    """So many bytes; none at the end."""
+    data = b""
+    while len(data) < size:
+        piece = requests.recv(size - len(data))
+        if not piece:
+            return b""
+        data += piece
+    return data
+
+
+def run(folder: str, environment: dict[str, str]) -> None:
+    """Run one program to its end."""
+    os.setsid()
     signals, wakeup = os.pipe()
     for end in (signals, wakeup):
         os.set_blocking(end, False)
@@ -67,16 +108,14 @@ def main(folder: str) -> None:
     stopping: list[float] = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(time.monotonic()))
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
     os.chdir(folder)
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with open("launch.json", encoding="utf-8") as file:
         launch = json.load(file)
     outputs = [Output("stdout", launch["stdout_limit"]), Output("stderr", launch["stderr_limit"])]
-    os.close(os.open("began", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-    program, problem = start(libc, launch, outputs)
+    begin()
+    program, problem = start(libc, launch, environment, outputs)
     status = supervise(program, outputs, signals, stopping, launch["grace_s"])
     code = None if status is None or problem else os.waitstatus_to_exitcode(status)
     ended = {
@@ -85,22 +124,32 @@ def main(folder: str) -> None:
         "problem": problem,
         "stopped": bool(stopping),
         "dropped": {"stdout": outputs[0].dropped, "stderr": outputs[1].dropped},
-        "left": sorted(descendants()),
+        "left": sorted(descendants()) if status is None else [],
     }
     with open("ended.json.new", "x", encoding="utf-8") as file:
         json.dump(ended, file)
-        file.flush()
-        os.fsync(file.fileno())
     os.rename("ended.json.new", "ended.json")
 
 
-def start(libc: ctypes.CDLL, launch: dict[str, Any], outputs: list[Output]) -> tuple[int, str | None]:
+def begin() -> None:
+    """From here on the program may have run. Fails when a daemon has taken the folder away to start it again.
+
+    The lock is held before the file has its name, so that a file without a lock is that of a runner that is gone.
+    """
+    began = os.open("began.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    fcntl.lockf(began, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.rename("began.new", "began")
+
+
+def start(
+    libc: ctypes.CDLL, launch: dict[str, Any], environment: dict[str, str], outputs: list[Output]
+) -> tuple[int, str | None]:
     """The program's process, and why it could not be started."""
     failures, failed = os.pipe()
     program = os.fork()
     if program == 0:
         try:
-            become(libc, launch, outputs)
+            become(libc, launch, environment, outputs)
         except OSError as error:
             os.write(failed, f"{error.filename or launch['cwd']}: {error.strerror}".encode()[:2_000])
         finally:
@@ -113,7 +162,7 @@ def start(libc: ctypes.CDLL, launch: dict[str, Any], outputs: list[Output]) -> t
     return program, problem or None
 
 
-def become(libc: ctypes.CDLL, launch: dict[str, Any], outputs: list[Output]) -> None:
+def become(libc: ctypes.CDLL, launch: dict[str, Any], environment: dict[str, str], outputs: list[Output]) -> None:
     """Turn this process into the program. It dies with the runner."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.setpgid(0, 0)
@@ -124,7 +173,7 @@ def become(libc: ctypes.CDLL, launch: dict[str, Any], outputs: list[Output]) -> 
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     os.umask(0o022)
     os.chdir(launch["cwd"])
-    os.execvp(launch["argv"][0], launch["argv"])  # noqa: S606 - the agent's program, without a shell
+    os.execvpe(launch["argv"][0], launch["argv"], environment)  # noqa: S606 - the agent's program, without a shell
 
 
 def supervise(program: int, outputs: list[Output], signals: int, stopping: list[float], grace_s: float) -> int | None:
@@ -213,4 +262,4 @@ def descendants() -> set[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -12,6 +12,7 @@ from ksi_daemon.hygiene.beneath import create_beneath, open_beneath, read_beneat
 CONFIG = "mcp.json"
 WORKSPACE = "workspace"  # of an agent that was given none: beside its runs
 RECORD_LIMIT_BYTES = 1_000_000
+AWAY = ".unused"
 FOLDERS_KEPT = 20  # of one agent: the output of its last runs
 
 
@@ -55,9 +56,17 @@ class RunFolder:
         for name in (CONFIG, "config.toml", "stdin", "launch.json"):
             (self.path / name).unlink(missing_ok=True)
 
-    def has_begun(self) -> bool:
-        """Whether the program may have run."""
-        return os.path.lexists(self.path / "began")
+    def take_away(self) -> bool:
+        """Delete the folder if its program never began, so that it never will; False if it may have run."""
+        if not os.path.lexists(self.path):
+            return True
+        away = self.path.with_name(self.path.name + AWAY)
+        self.path.rename(away)  # a runner that is about to begin fails from here on, or has begun before
+        if os.path.lexists(away / "began"):
+            away.rename(self.path)
+            return False
+        shutil.rmtree(away)
+        return True
 
     def ended(self) -> Ended | None:
         """How the program ended; None if its runner did not write that down."""

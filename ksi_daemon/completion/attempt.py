@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from ksi_daemon.agents.run_folder import Ended, RunFolder
-from ksi_daemon.agents.runner_process import RunnerProcess
+from ksi_daemon.agents.runner_process import RunnerProcess, find_runner
 from ksi_daemon.completion.provider import Failure, Outcome, OutputReader, Progress
 from ksi_daemon.storage.completions import StoredCompletion
 
@@ -42,7 +42,7 @@ class Attempt:
     @property
     def pid(self) -> int | None:
         """The runner's process, while it lives."""
-        return None if self._runner is None or self._runner.has_ended else self._runner.identity.pid
+        return None if self._runner is None or self._runner.has_ended else self._runner.pid
 
     def stop(self, failure: Failure) -> None:
         """End the program. The first reason counts."""
@@ -70,6 +70,9 @@ class Attempt:
             self._check_deadlines()
             await self._wait()
         record = self.folder.ended()
+        if record is None and (runner := find_runner(self.folder.path)) is not None:
+            self._runner = runner  # another one than it was thought to be
+            return await self.outcome(on_progress)
         if record is None:
             return Outcome(failure=self.stopped_for or LOST)
         outcome = self._reader.end(record, self._last_of_stderr())

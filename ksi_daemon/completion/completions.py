@@ -27,14 +27,12 @@ from ksi_daemon.agents.run_folder import (
 from ksi_daemon.agents.runner_process import (
     MARK,
     RunnerProcess,
+    RunnerStarter,
     find_runner,
-    is_runner,
     kill,
     marked_processes,
-    runner_of,
-    start_runner,
 )
-from ksi_daemon.completion.attempt import CANCELLED, GRACE_S, LOST, STOPPED, Attempt
+from ksi_daemon.completion.attempt import CANCELLED, GRACE_S, STOPPED, Attempt
 from ksi_daemon.completion.provider import Failure, Job, Outcome, Progress, Provider
 from ksi_daemon.completion.providers import find_provider
 from ksi_daemon.completion.schedule import Schedule, Waiting
@@ -88,6 +86,7 @@ class Completions:
         self._log = log
         self._mark = hashlib.sha256(os.fsencode(var_dir.resolve())).hexdigest()[:16] + "/"
         self._schedule = Schedule(most_at_once, self._may_begin)
+        self._starter = RunnerStarter()
         self._attempts: dict[str, Attempt] = {}
         self._ended: dict[str, asyncio.Event] = {}  # of those that wait or run
         self._tasks: set[asyncio.Task[None]] = set()
@@ -215,6 +214,11 @@ class Completions:
             if attempt.completion.agent_id == agent_id and attempt.pid is not None
         ]
 
+    def pid(self, completion_id: str) -> int | None:
+        """The process of a completion, while it lives."""
+        attempt = self._attempts.get(completion_id)
+        return None if attempt is None else attempt.pid
+
     def waiting_of(self, agent_id: str) -> int:
         """How many completions of an agent wait."""
         return self._schedule.waiting_of(agent_id)
@@ -259,25 +263,40 @@ class Completions:
 
     async def start(self) -> None:
         """Take over what an earlier daemon left, and begin."""
-        adopted: set[str] = set()
-        runners = {mark: pid for pid, mark in marked_processes(self._mark) if is_runner(pid)}
+        under_way: list[tuple[StoredCompletion, RunnerProcess | None]] = []
         for completion in await self.store.unfinished():
             self._ended[completion.completion_id] = asyncio.Event()
+            runner = None if completion.state == "queued" else find_runner(self._folder(completion).path)
             if completion.state == "queued":
                 self._schedule.add(_waiting(completion))
-            elif await self._take_over(completion, runners):
-                adopted.add(completion.completion_id)
+            elif runner is None and self._folder(completion).take_away():  # its program never began
+                again = msgspec.structs.replace(completion, state="queued", attempt=completion.attempt - 1)
+                await self.store.save(again)
+                self._schedule.put_back(_waiting(again))
+            else:
+                self._schedule.began(_waiting(completion))
+                under_way.append((completion, runner))
+        await self._sweep({completion.completion_id for completion, runner in under_way if runner is not None})
+        self._open = True
+        for completion, runner in under_way:
+            self._spawn(self._watch(completion, runner), completion.completion_id)
+        self.wake()
+
+    async def _sweep(self, living: set[str]) -> None:
+        """End what belongs to no run that lives: processes, secrets in files, tokens."""
         for pid, mark in marked_processes(self._mark):
-            if mark.rpartition("/")[2] not in adopted:
+            if mark.rpartition("/")[2] not in living:
                 self._log.warning("a process of a completion that has ended was killed", pid=pid, run=mark)
                 kill(pid)
-        self._delete_secrets(adopted)
+        if self.agents_folder.is_dir():
+            for agent in self.agents_folder.iterdir():
+                for run in agent.iterdir() if agent.is_dir() and not agent.is_symlink() else ():
+                    if run.name not in living and run.name != WORKSPACE:
+                        RunFolder(self.agents_folder, agent.name, run.name).delete_secrets()
         for credential in self._rights.credentials.all():
             ours = credential.created_by == "daemon" and credential.completion_id is not None
-            if ours and credential.completion_id not in adopted:
+            if ours and credential.completion_id not in living:
                 await self._rights.credentials.end(credential.credential_id)
-        self._open = True
-        self.wake()
 
     async def stop(self, *, keep_running: bool) -> None:
         """Begin nothing more. Programs are ended, or left for the next daemon."""
@@ -288,6 +307,7 @@ class Completions:
         for attempt in list(self._attempts.values()):
             self._leave(attempt)
         await asyncio.gather(*self._tasks, return_exceptions=True)  # each logs its own failure
+        self._starter.close()
 
     def _leave(self, attempt: Attempt) -> None:
         """The daemon stops: end a program, or leave it running."""
@@ -295,36 +315,6 @@ class Completions:
             attempt.abandon()
         elif self._stop_all is not None:
             attempt.stop(self._stop_all)
-
-    async def _take_over(self, completion: StoredCompletion, runners: dict[str, int]) -> bool:
-        """Go on with a completion that was under way; True if its program lives."""
-        folder = self._folder(completion)
-        mark = self._mark_of(completion)
-        runner = None if completion.process is None else find_runner(completion.process)
-        if runner is None and mark in runners:  # started just before the crash, not written down yet
-            runner = runner_of(runners[mark])
-        if runner is None and folder.ended() is None:
-            if not folder.has_begun():
-                again = msgspec.structs.replace(
-                    completion, state="queued", attempt=completion.attempt - 1, process=None
-                )
-                await self.store.save(again)
-                self._schedule.put_back(_waiting(again))
-                return False
-            await self._finish(completion, Outcome(failure=LOST))
-            return False
-        self._schedule.began(_waiting(completion))
-        self._spawn(self._watch(completion, runner), completion.completion_id)
-        return runner is not None
-
-    def _delete_secrets(self, adopted: set[str]) -> None:
-        if not self.agents_folder.is_dir():
-            return
-        for agent in self.agents_folder.iterdir():
-            if agent.is_dir() and not agent.is_symlink():
-                for run in agent.iterdir():
-                    if run.name not in adopted and run.name != WORKSPACE:
-                        RunFolder(self.agents_folder, agent.name, run.name).delete_secrets()
 
     # --- one completion
 
@@ -348,7 +338,8 @@ class Completions:
 
     async def _start_program(
         self, completion: StoredCompletion, agent: Agent
-    ) -> tuple[StoredCompletion, RunnerProcess]:
+    ) -> tuple[StoredCompletion, RunnerProcess | None]:
+        """The completion as it is under way, and its runner; None if that has ended already."""
         provider = self.provider_of(agent)
         conversation = await self.store.conversation(completion.agent_id, completion.conversation_id)
         resumes = None if conversation is None else conversation.session
@@ -368,18 +359,17 @@ class Completions:
                 expires_at=now + (completion.timeout_s or 86_400.0) + GRACE_S + TOKEN_OUTLIVES_S,
             )
         )
-        starting = msgspec.structs.replace(
+        begun = msgspec.structs.replace(
             completion,
-            state="starting",
+            state="running",
             attempt=completion.attempt + 1,
             started_at=now,
             resumes=resumes,
             credential_id=credential.credential_id,
-            process=None,
         )
-        folder = self._folder(starting)
+        folder = self._folder(begun)
         try:
-            job = self._job(starting, agent, secret)
+            job = self._job(begun, agent, secret)
             launch = provider.launch(job)
             workspace = self.workspace_of(agent)
             if agent.workspace is None:
@@ -401,22 +391,17 @@ class Completions:
                     ),
                 }
             )
-            if completion.attempt == 0:
-                await self.store.begin(starting)
-            else:
-                await self.store.save(starting)
             await self._record(
                 "completion:started",
-                {"completion_id": starting.completion_id, "attempt": starting.attempt, "program": launch.argv[0]},
-                _principal(starting),
+                {"completion_id": begun.completion_id, "attempt": begun.attempt, "program": launch.argv[0]},
+                _principal(begun),
             )
-            runner = start_runner(folder.path, self._environment(starting, secret) | launch.environment)
+            await self.store.begin(begun)
+            runner = await self._starter.start(folder.path, self._environment(begun, secret) | launch.environment)
         except BaseException:
-            await self._end_token(starting)
+            await self._end_token(begun)
             folder.delete_secrets()
             raise
-        begun = msgspec.structs.replace(starting, state="running", process=runner.identity)
-        await self.store.save(begun)
         return begun, runner
 
     async def _watch(self, completion: StoredCompletion, runner: RunnerProcess | None) -> None:
@@ -458,7 +443,6 @@ class Completions:
             completion,
             state=_final_state(failure),
             ended_at=time.time(),
-            process=None,
             text=outcome.text,
             resumed=outcome.resumed,
             usage=outcome.usage,
@@ -489,7 +473,7 @@ class Completions:
         if failure.code == SESSION_LOST:
             pause_s = 0.0
         again = msgspec.structs.replace(
-            completion, state="queued", not_before=time.time() + pause_s, process=None, error=_error(failure)
+            completion, state="queued", not_before=time.time() + pause_s, error=_error(failure)
         )
         await self.store.finish(again, used=used)
         self._log.warning(

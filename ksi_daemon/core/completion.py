@@ -23,7 +23,7 @@ plugin.announces("completion:result", "A completion is done; completion:status h
 plugin.announces("completion:failed", "A completion failed or was interrupted; data says why.")
 plugin.announces("completion:cancelled", "A completion was cancelled.")
 
-State = Literal["queued", "starting", "running", "done", "failed", "cancelled", "interrupted"]
+State = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 PROMPT_CHARACTERS = 1_000_000
 WAIT_LIMIT_S = 3_600.0
 
@@ -202,7 +202,6 @@ async def _own(ctx: Context, completion_id: str) -> StoredCompletion:
 
 def _shown(completions: Completions, completion: StoredCompletion) -> Shown:
     usage = completion.usage
-    running = completion.state in ("starting", "running") and completion.process is not None
     return Shown(
         completion_id=completion.completion_id,
         agent_id=completion.agent_id,
@@ -215,7 +214,7 @@ def _shown(completions: Completions, completion: StoredCompletion) -> Shown:
         started_at=iso_time_if(completion.started_at),
         ended_at=iso_time_if(completion.ended_at),
         model=completion.model,
-        pid=completion.process.pid if running and completion.process is not None else None,
+        pid=completions.pid(completion.completion_id),
         resumed=completion.resumed,
         text=completion.text or completions.text_so_far(completion.completion_id),
         error=completion.error,

@@ -8,12 +8,10 @@ import msgspec
 
 from ksi_daemon.storage.sqlite import Database, Row, Transaction
 
-CompletionState = Literal["queued", "starting", "running", "done", "failed", "cancelled", "interrupted"]
+CompletionState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 Role = Literal["user", "assistant"]
 UsageGroup = Literal["agent", "conversation", "handshake", "day"]
 
-WAITING: tuple[CompletionState, ...] = ("queued",)
-UNDER_WAY: tuple[CompletionState, ...] = ("starting", "running")
 
 CREATE_COMPLETIONS = """
     CREATE TABLE conversations (
@@ -46,7 +44,7 @@ CREATE_COMPLETIONS = """
         FOREIGN KEY (agent_id, conversation_id) REFERENCES conversations ON DELETE CASCADE
     ) WITHOUT ROWID;
     CREATE INDEX completions_by_agent ON completions (agent_id, conversation_id, completion_id);
-    CREATE INDEX completions_unfinished ON completions (completion_id) WHERE state IN ('queued', 'starting', 'running');
+    CREATE INDEX completions_unfinished ON completions (completion_id) WHERE state IN ('queued', 'running');
     CREATE TABLE token_usage (
         completion_id TEXT PRIMARY KEY,
         agent_id TEXT NOT NULL,
@@ -71,14 +69,6 @@ GROUPS: dict[UsageGroup, str] = {
     "handshake": "coalesce(handshake, 'none')",
     "day": "day",
 }
-
-
-class StoredProcess(msgspec.Struct, frozen=True):
-    """A process of this machine: a pid alone may come to mean another one."""
-
-    pid: int
-    started: int  # clock ticks since the boot
-    boot: str
 
 
 class TokenUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +99,6 @@ class StoredCompletion(msgspec.Struct, frozen=True, kw_only=True):
     not_before: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
-    process: StoredProcess | None = None
     credential_id: str | None = None
     resumes: str | None = None  # the provider's session that it continues
     resumed: bool = False  # whether the provider really continued it
@@ -222,7 +211,7 @@ class SqliteCompletions:
         )
 
     async def begin(self, completion: StoredCompletion) -> None:
-        """Save a completion as it begins its first attempt: its prompt becomes a message."""
+        """Save a completion as it begins an attempt. Its prompt becomes a message, once."""
         async with self._database.transaction() as transaction:
             await _update(transaction, completion)
             await _add_message(transaction, completion, "user", completion.prompt)
@@ -252,7 +241,7 @@ class SqliteCompletions:
     async def unfinished(self) -> list[StoredCompletion]:
         """Those that wait or are under way, oldest first."""
         rows = await self._database.fetch(
-            "SELECT record FROM completions WHERE state IN ('queued', 'starting', 'running') ORDER BY completion_id"
+            "SELECT record FROM completions WHERE state IN ('queued', 'running') ORDER BY completion_id"
         )
         return [_decoded(row) for row in rows]
 

@@ -169,7 +169,8 @@ def test_a_restart_keeps_programs_and_a_stop_ends_them(daemon: Daemon, tmp_path:
     runner = daemon.call("completion:status", {"completion_id": first})["pid"]
     daemon.signal(signal.SIGUSR1)
     assert daemon.wait() == 0
-    assert runner in processes(daemon)
+    assert processes(daemon)
+    assert Path(f"/proc/{runner}").exists()
     daemon.start()
     assert state_of(daemon, first) == "running"
     daemon.stop()
@@ -184,7 +185,7 @@ def test_a_restart_keeps_programs_and_a_stop_ends_them(daemon: Daemon, tmp_path:
 def test_what_never_began_is_started_after_a_crash_and_what_nobody_knows_is_ended(
     daemon: Daemon, tmp_path: Path
 ) -> None:
-    """A crash between "starting" and the program's start; a process of a completion that has ended."""
+    """A crash between the record and the program's start; a process of a completion that has ended."""
     daemon.start()
     spawn(daemon, ["/bin/sh", "-c", f"echo run >> {tmp_path}/begun"])
     done = ask(daemon, "go")
@@ -194,8 +195,8 @@ def test_what_never_began_is_started_after_a_crash_and_what_nobody_knows_is_ende
     daemon.kill()
     with closing(sqlite3.connect(daemon.var / "db" / "completions.db")) as database:
         text = database.execute("SELECT record FROM completions").fetchone()[0]
-        record = json.loads(text) | {"state": "starting", "attempt": 1, "process": None}
-        database.execute("UPDATE completions SET state = 'starting', record = ?", (json.dumps(record),))
+        record = json.loads(text) | {"state": "running", "attempt": 1}
+        database.execute("UPDATE completions SET state = 'running', record = ?", (json.dumps(record),))
         database.commit()
     for name in ("began", "ended.json"):
         (daemon.var / "agents" / "bot" / done / name).unlink()

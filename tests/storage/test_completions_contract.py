@@ -13,7 +13,6 @@ from ksi_daemon.storage.completions import (
     CompletionStore,
     SqliteCompletions,
     StoredCompletion,
-    StoredProcess,
     TokenUsage,
     Used,
 )
@@ -48,9 +47,7 @@ def completion(completion_id: str = "c1", agent_id: str = "bot", **facts: Any) -
 
 
 async def test_a_completion_comes_back_as_it_was_also_after_a_restart(backend: Backend, tmp_path: Path) -> None:
-    full = completion(
-        state="running", process=StoredProcess(7, 8, "boot"), error={"code": "x"}, usage=TokenUsage(cost_usd=0.5)
-    )
+    full = completion(state="running", error={"code": "x"}, usage=TokenUsage(cost_usd=0.5))
     async with backend(tmp_path) as store:
         await store.add(full)
     async with backend(tmp_path) as store:
@@ -63,7 +60,7 @@ async def test_only_what_waits_or_is_under_way_is_unfinished_in_the_order_of_arr
     backend: Backend, tmp_path: Path
 ) -> None:
     async with backend(tmp_path) as store:
-        states = ["queued", "starting", "running", "done", "failed", "cancelled", "interrupted"]
+        states = ["queued", "running", "running", "done", "failed", "cancelled", "interrupted"]
         for number, state in enumerate(states):
             await store.add(completion(f"c{number}", state=state))
         assert [one.completion_id for one in await store.unfinished()] == ["c0", "c1", "c2"]
@@ -77,7 +74,7 @@ async def test_prompt_and_answer_become_messages_in_order_and_the_session_is_kep
         await store.add(one)
         assert await store.messages("bot", "talk", after=0, limit=10) == []
         for _ in range(2):  # begun again after a crash
-            await store.begin(msgspec.structs.replace(one, state="starting", started_at=11.0))
+            await store.begin(msgspec.structs.replace(one, state="running", started_at=11.0))
         await store.finish(
             msgspec.structs.replace(one, state="done", ended_at=12.0, text="two dots"), session="session-1"
         )
