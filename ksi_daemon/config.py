@@ -68,6 +68,12 @@ class Settings(BaseModel):
         le=1024**4,
         description="How many bytes these keys may have together, with their values and metadata.",
     )
+    completions_at_once: int = Field(
+        16, ge=1, le=1_000, description="How many completions of agents may run at once; the others wait."
+    )
+    completion_timeout_s: float = Field(
+        3_600.0, gt=0, le=86_400, description="When a completion is ended, if its caller names no other time."
+    )
     rate_limit: Literal["on", "off"] = Field(
         "on", description="Whether agents' rates are limited; off is for load tests."
     )

@@ -13,6 +13,7 @@ import uvloop
 
 from ksi_daemon import __version__
 from ksi_daemon.audit import Audit, open_audit
+from ksi_daemon.completion.completions import Completions
 from ksi_daemon.config import SettingsRead
 from ksi_daemon.core import CORE
 from ksi_daemon.errors import AuditUnavailable
@@ -44,6 +45,7 @@ from ksi_daemon.routing.recorder import Recorder
 from ksi_daemon.routing.route import Limits
 from ksi_daemon.routing.router import Router
 from ksi_daemon.routing.slow_readers import SlowReaders
+from ksi_daemon.storage import completions as stored_completions
 from ksi_daemon.storage import mcp_sessions
 from ksi_daemon.storage.agents import SqliteAgents
 from ksi_daemon.storage.audit_head import AuditHead
@@ -72,6 +74,7 @@ class Hub:
     audit: Audit
     background: Supervisor
     mcp: McpService
+    completions: Completions
 
 
 @asynccontextmanager
@@ -148,13 +151,28 @@ async def open_hub(
             handshakes=Handshakes(mcp_sessions.SqliteHandshakes(sessions)),
             stored_sessions=SqliteSessions(sessions),
         )
+        completions = Completions(
+            stored_completions.SqliteCompletions(
+                await stack.enter_async_context(
+                    open_database(settings.var_dir / "db" / "completions.db", stored_completions.MIGRATIONS)
+                )
+            ),
+            rights,
+            mcp.handshakes.store,
+            var_dir=settings.var_dir,
+            url=lambda: control.mcp_url,
+            most_at_once=lambda: control.read.settings.completions_at_once,
+            notify=lambda event, data, principal: router.notify(event, data, principal=principal),
+            log=log.logger,
+        )
+        stack.push_async_callback(completions.stop, keep_running=False)
         background.start("the clean-up of handshakes", mcp.handshakes.clean_up)
         background.start("the upkeep of MCP sessions", mcp.sessions.keep_up)
         background.start("the changes of lists", mcp.list_changes.run)
         inner = {
             Router: router, Bus: bus, Journal: journal, Control: control, Watchdog: watchdog, Rights: rights, Gate: gate,
             Audit: audit, AgentTools: AgentTools(router, gate), StateStore: SqliteState(database), McpService: mcp,
-            SlowReaders: slow_readers or SlowReaders(log.logger),
+            Completions: completions, SlowReaders: slow_readers or SlowReaders(log.logger),
         }  # fmt: skip
         search = RetrievalSettings()  # its embedders are loaded at their first use, once for all plugins
         loader = Loader(
@@ -165,7 +183,7 @@ async def open_hub(
             inner=inner,
             bound={Retrieval: lambda database: open_retrieval(database, search)},
         )
-        rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, agents)
+        rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, completions, agents)
         rights.on_revoked = lambda agent_id: mcp.list_changes.rights_changed({agent_id})
         router.on_new_catalogue = mcp.list_changes.tools_changed
         control.problems_of, control.warnings = views.problems, views.warnings
@@ -189,11 +207,12 @@ async def open_hub(
         if shipped:
             await loader.load_all(settings.plugin_dirs, settings.plugins_disabled)
         control.log_warnings()
-        yield Hub(router, loader, control, log, rights, audit, background, mcp)
+        yield Hub(router, loader, control, log, rights, audit, background, mcp, completions)
 
 
-def _announce_change(router: Router, list_changes: ListChanges, agents: set[str]) -> None:
+def _announce_change(router: Router, list_changes: ListChanges, completions: Completions, agents: set[str]) -> None:
     list_changes.rights_changed(agents)
+    completions.wake()  # one may have been unfrozen
     router.notify("permission:changed", {"agents": sorted(agents)}, principal=DAEMON)
 
 
@@ -225,6 +244,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         await hub.router.note("system:started", {"version": __version__, "pid": control.pid})
         gc.collect()
         gc.freeze()  # what lives as long as the daemon need not be looked at again
+        await hub.completions.start()
         word = "ready"
         router.notify("system:ready", {"version": __version__, "url": control.mcp_url}, principal=DAEMON)
         mcp = hub.mcp
@@ -236,7 +256,9 @@ async def serve(read: SettingsRead, log: Log) -> None:
         await stop_requested.wait()
         word = "stopping"
         exit_timer.start()
-        await _drain(router, log)
+        async with asyncio.TaskGroup() as ending:
+            ending.create_task(hub.completions.stop(keep_running=signals.keep_agents))
+            ending.create_task(_drain(router, log))
         await hub.mcp.finish(REPLIES_S)
         with suppress(AuditUnavailable):  # its alarm says so; the stop goes on
             await router.note("system:stopped", {"calls_cut": router.in_flight})

@@ -71,6 +71,7 @@ async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[Tes
                 test_hub = TestHub(hub, hub.router.bus.open("test"))
                 for plugin in plugins:
                     await test_hub.load(plugin)
+                await hub.completions.start()
                 yield test_hub
         finally:
             log.file.close()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -76,6 +77,14 @@ def socket_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
+
+
+def test_the_readme_says_why_each_library_is_used() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Why these libraries")[2]
+    shown = " ".join(line.split("|")[2] for line in table.splitlines() if line.startswith("|")).lower()
+    names = [re.split(r"[^a-z0-9-]", requirement.lower())[0] for requirement in needed]
+    assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", shown)] == []
 
 
 class TestReference:

@@ -14,7 +14,8 @@ from ksi_client.paths import var_dir
 def verify_offline(*, deep: bool, against: str | None) -> dict[str, Any]:
     """The verdict of `python -m ksi_daemon.audit verify` for this var folder; on a terminal its progress is shown."""
     var = var_dir()
-    if not any(path.exists() for path in (var / "db" / "audit.db", var / "log" / "audit.anchor.jsonl")):
+    # ksi.db alone shows that there was an audit
+    if not any((var / path).exists() for path in ("db/audit.db", "log/audit.anchor.jsonl", "db/ksi.db")):
         raise Fault(f"there is no audit under {var}", exit_code=NOT_FOUND, hint="ksi start creates it")
     return _verdict(["verify", str(var), *(["--deep"] if deep else []), *_against(against)])
 

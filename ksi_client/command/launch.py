@@ -110,8 +110,10 @@ def _prepared(var: Path) -> bool:
         return False
 
 
-def stop_process(var: Path, *, at_most_s: float) -> int | None:
+def stop_process(var: Path, *, at_most_s: float, keep_agents: bool = False) -> int | None:
     """Ask the daemon on this var folder to stop and wait until it has. Returns its pid, or None if none was running.
+
+    With `keep_agents` the programs of its agents go on, for the daemon that is started next.
 
     The process is signalled through a pidfd, so that a pid reused by another process is never signalled.
     """
@@ -129,7 +131,7 @@ def stop_process(var: Path, *, at_most_s: float) -> int | None:
     try:
         if holder(var) != pid:
             return None
-        signal.pidfd_send_signal(process, signal.SIGTERM)
+        signal.pidfd_send_signal(process, signal.SIGUSR1 if keep_agents else signal.SIGTERM)
         if not select.select([process], [], [], at_most_s)[0]:
             raise Fault(
                 f"the daemon (pid {pid}) is still stopping after {at_most_s:g} s",

@@ -23,12 +23,15 @@ def restart(
         float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the stop, and for the start.")
     ] = 15,
 ) -> None:
-    """Stop the daemon if it runs, and start it again. Returns when it answers. With invalid settings the daemon is not stopped (exit 78)."""
+    """Stop the daemon if it runs, and start it again; agents' programs go on meanwhile. Returns when it answers.
+
+    With invalid settings the daemon is not stopped (exit 78).
+    """
     screen: Screen = context.obj
     var = var_dir()
     state, _ = read_state(var)
     config = Path(state["config_file"]) if state.get("config_file") else None
     refuse_bad_settings(config)  # before the stop, so that invalid settings do not end a running daemon
-    if stop_process(var, at_most_s=timeout) is None:
+    if stop_process(var, at_most_s=timeout, keep_agents=True) is None:
         screen.note(f"no daemon was running on {var}")
     start_detached(screen, var, wait_s=timeout, config=config)

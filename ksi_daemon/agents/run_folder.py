@@ -10,6 +10,7 @@ import msgspec
 from ksi_daemon.hygiene.beneath import create_beneath, open_beneath, read_beneath
 
 CONFIG = "mcp.json"
+WORKSPACE = "workspace"  # of an agent that was given none: beside its runs
 RECORD_LIMIT_BYTES = 1_000_000
 FOLDERS_KEPT = 20  # of one agent: the output of its last runs
 
@@ -84,8 +85,28 @@ def delete_old(agents: Path, agent_id: str, keep: set[str]) -> None:
     """Delete the folders of an agent's runs but the last ones and these. Their names sort by time."""
     folder = agents / agent_id
     if folder.is_dir() and not folder.is_symlink():
-        for name in sorted(set(os.listdir(folder)) - keep, reverse=True)[FOLDERS_KEPT:]:
+        for name in sorted(set(os.listdir(folder)) - keep - {WORKSPACE}, reverse=True)[FOLDERS_KEPT:]:
             RunFolder(agents, agent_id, name).delete()
+
+
+def make_workspace(agents: Path, agent_id: str) -> None:
+    """The workspace of an agent that was given none."""
+    for folder in (agents, agents / agent_id, agents / agent_id / WORKSPACE):
+        if folder.is_symlink():
+            folder.unlink()
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def whole_characters(data: bytes) -> bytes:
+    """UTF-8 without a character that is cut at the end."""
+    for cut in range(1, min(4, len(data)) + 1):
+        first = data[-cut]
+        if first < 0x80:
+            return data
+        if first >= 0xC0:  # the first byte of a character, which says how long it is
+            length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+            return data if cut >= length else data[:-cut]
+    return data
 
 
 def delete_all(agents: Path, agent_id: str) -> None:

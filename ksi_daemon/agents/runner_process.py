@@ -90,6 +90,12 @@ def find_runner(identity: StoredProcess) -> RunnerProcess | None:
     return RunnerProcess(identity.pid, pidfd, identity)
 
 
+def runner_of(pid: int) -> RunnerProcess | None:
+    """The runner with this pid, if it is alive."""
+    identity = identity_of(pid)
+    return None if identity is None else find_runner(identity)
+
+
 def identity_of(pid: int) -> StoredProcess | None:
     """What distinguishes this process from all others that had or will have its pid."""
     fields = _stat(pid)

@@ -25,7 +25,7 @@ from ksi_daemon.audit.contents import refuse_foreign_rows, refuse_foreign_schema
 from ksi_daemon.audit.entry import COLUMNS, Entry, fields_after_seq
 from ksi_daemon.audit.files import MIGRATIONS, Files, rows_after
 from ksi_daemon.audit.signed_head import SignedHead, sign_head
-from ksi_daemon.audit.witnesses import Witness, read_core_head, witnesses
+from ksi_daemon.audit.witnesses import Witness, refuse_deleted_audit, witnesses
 from ksi_daemon.errors import BadData, BadSettings
 from ksi_daemon.notice import iso_time
 from ksi_daemon.storage.database_file import (
@@ -82,11 +82,7 @@ def _begin(files: Files, now_s: float) -> None:
             f"{files.key} is missing (or the database was not made by an unfinished first start), "
             f"so the audit's checkpoints cannot be checked. {files.recovery_hint}"
         )
-    if (head := read_core_head(files)) is not None:
-        raise BadData(
-            f"{files.core_database} knows of the audit {head.daemon_id} with {head.seq} rows, but {files.database}, {files.anchor} "
-            f"and {files.key} are missing: they were deleted. {files.recovery_hint}"
-        )
+    refuse_deleted_audit(files)
     for leftover in (*_database_files(files.database), files.anchor):
         leftover.unlink(missing_ok=True)
     create_files(files, now_s, Entry(type="system", event="audit:created"))

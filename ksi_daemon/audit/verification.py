@@ -16,7 +16,7 @@ from ksi_daemon.audit.chain import Broken, Head, checked
 from ksi_daemon.audit.contents import refuse_changed_leftovers, refuse_foreign_rows, refuse_foreign_schema
 from ksi_daemon.audit.files import Files, reading, rows_after
 from ksi_daemon.audit.signed_head import SignedHead
-from ksi_daemon.audit.witnesses import Witness, witnesses
+from ksi_daemon.audit.witnesses import Witness, refuse_deleted_audit, witnesses
 from ksi_daemon.errors import BadData
 
 PROGRESS_ROWS = 20_000
@@ -93,6 +93,9 @@ class _Reader:
 
     def read(self) -> None:
         files = self._files
+        if not any(path.exists() for path in (files.database, files.anchor, files.key)):
+            refuse_deleted_audit(files)
+            raise BadData(f"there is no audit in {files.database}: `ksi start` creates one")
         key = read_key(files.key)
         self._lines = list(read_lines(files.anchor, key))
         if not self._lines:

@@ -55,6 +55,15 @@ def read_core_head(files: Files) -> SignedHead | None:
         ) from error
 
 
+def refuse_deleted_audit(files: Files) -> None:
+    """Raises `BadData` when `ksi.db` knows of an audit. Called when the audit's own files are missing."""
+    if (head := read_core_head(files)) is not None:
+        raise BadData(
+            f"{files.core_database} knows of the audit {head.daemon_id} with {head.seq} rows, but {files.database}, {files.anchor} "
+            f"and {files.key} are missing: they were deleted. {files.recovery_hint}"
+        )
+
+
 def _last_head_in_log(path: Path, daemon_id: str, key: bytes) -> SignedHead | None:
     """The last head that this daemon signed in the log, or in the file before it when it has just been rotated."""
     for file in (path, path.with_name(f"{path.name}.1")):

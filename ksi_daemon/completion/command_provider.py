@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import msgspec
 from pydantic import Field
 
 from ksi_daemon.agents.run_folder import Ended
@@ -23,10 +24,14 @@ from ksi_daemon.completion.provider import (
     failure_of_program,
     find_program,
 )
-from ksi_daemon.errors import Invalid
+from ksi_daemon.errors import Invalid, KsiError
+from ksi_daemon.hygiene.beneath import read_beneath
+from ksi_daemon.storage.completions import TokenUsage
 
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
 RESERVED_VARIABLES = "KSI_"
+USAGE_FILE = "usage.json"
+USAGE_LIMIT_BYTES = 10_000
 
 
 class CommandOptions(Options):
@@ -100,4 +105,13 @@ class PlainText:
             failure=failure,
             session=self._job.conversation_id if resumes else None,
             resumed=self._job.resumes is not None,
+            usage=self._usage(),
         )
+
+    def _usage(self) -> TokenUsage | None:
+        """What the program says that it used; None if it says nothing that can be read."""
+        try:
+            found = read_beneath(self._job.folder, USAGE_FILE, limit_bytes=USAGE_LIMIT_BYTES)
+            return msgspec.json.decode(found, type=TokenUsage)
+        except (KsiError, OSError, msgspec.DecodeError):
+            return None

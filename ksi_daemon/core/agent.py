@@ -1,6 +1,6 @@
 """Agents: which may connect, with which profile, and how to freeze one or all of them."""
 
-from typing import Any
+from typing import Any, Literal
 
 from ksi_daemon.agents.client_config import (
     KEEPS_TOKEN_OUTSIDE,
@@ -10,6 +10,8 @@ from ksi_daemon.agents.client_config import (
     TransportType,
     render,
 )
+from ksi_daemon.audit import Audit
+from ksi_daemon.completion.completions import Completions
 from ksi_daemon.core.token import ID
 from ksi_daemon.gate.gate import Gate
 from ksi_daemon.gate.rights import Rights
@@ -19,7 +21,7 @@ from ksi_daemon.plugin import Context, Field, Invalid, Nothing, Params, Plugin, 
 from ksi_daemon.process.control import Control
 from ksi_daemon.storage.agents import Agent, Credential
 
-plugin = Plugin("agent", uses=[Rights, Gate, Control])
+plugin = Plugin("agent", uses=[Rights, Gate, Control, Completions, Audit])
 plugin.announces("agent:registered", "An agent was added; data has its id and profile.")
 plugin.announces("agent:removed", "An agent is gone, with its tokens and grants.")
 plugin.announces("agent:frozen", "Agents may do nothing until they are unfrozen; data names them.")
@@ -154,11 +156,21 @@ async def _add_token(ctx: Context, agent_id: str, *, label: str, conversation_id
     return credential_id, secret
 
 
+State = Literal["running", "waiting", "idle", "frozen", "terminated"]
+
+
 class Shown(Result):
     agent_id: str
     profile: str
     parent_id: str | None
     frozen: bool
+    state: State = Field(
+        description="running (a process lives), waiting (a completion does), idle, frozen or terminated."
+    )
+    provider: str | None = Field(description="What runs it; null if it connects by itself.")
+    workspace: str | None
+    pids: list[int] = Field(description="Its processes, by the operating system.")
+    daemon_id: str | None = Field(description="The daemon that runs it.")
     note: str
     created_at: str
     created_by: str
@@ -175,7 +187,7 @@ class Agents(Result):
 async def list_agents(ctx: Context, params: Nothing) -> Agents:
     """List every agent."""
     rights = ctx.capability(Rights)
-    return Agents(agents=[_shown(rights, agent) for agent in rights.agents.values()])
+    return Agents(agents=[_shown(ctx, agent) for agent in rights.agents.values()])
 
 
 class Name(Params):
@@ -194,7 +206,7 @@ async def get(ctx: Context, params: Name) -> Details:
     rights = ctx.capability(Rights)
     agent = rights.agent(params.agent_id)
     return Details(
-        **_shown(rights, agent).model_dump(),
+        **_shown(ctx, agent).model_dump(),
         children=sorted(rights.children(agent.agent_id)),
         rules=[
             {
@@ -224,8 +236,13 @@ class Removed(Result):
 
 @plugin.handles("agent:remove", operator_only=True)
 async def remove(ctx: Context, params: Name) -> Removed:
-    """Remove an agent with its tokens and grants: its next call is refused."""
-    await ctx.capability(Rights).remove_agent(params.agent_id)
+    """Remove an agent with its tokens and grants, its processes, conversations and files: its next call is refused."""
+    rights, completions = ctx.capability(Rights), ctx.capability(Completions)
+    rights.refuse_children(params.agent_id)
+    await rights.terminate([params.agent_id])
+    await completions.end_agents([params.agent_id])
+    await rights.remove_agent(params.agent_id)
+    await completions.remove_agent(params.agent_id)
     ctx.capability(Gate).forget(params.agent_id)
     ctx.notify("agent:removed", {"agent_id": params.agent_id})
     return Removed(agent_id=params.agent_id, removed=True)
@@ -262,7 +279,20 @@ async def _set_frozen(ctx: Context, params: Some, *, frozen: bool) -> Frozen:
     return Frozen(agents=chosen)
 
 
-def _shown(rights: Rights, agent: Agent) -> Shown:
+def state_of(ctx: Context, agent: Agent) -> State:
+    """What an agent does at this moment; whether it runs is asked of the operating system."""
+    completions = ctx.capability(Completions)
+    if agent.terminated_at is not None:
+        return "terminated"
+    if completions.pids(agent.agent_id):
+        return "running"
+    if agent.frozen:
+        return "frozen"
+    return "waiting" if completions.waiting_of(agent.agent_id) else "idle"
+
+
+def _shown(ctx: Context, agent: Agent) -> Shown:
+    rights = ctx.capability(Rights)
     credentials = rights.credentials.live(agent.agent_id)
     used = [used for credential in credentials if (used := rights.credentials.last_used(credential)) is not None]
     return Shown(
@@ -270,6 +300,11 @@ def _shown(rights: Rights, agent: Agent) -> Shown:
         profile=agent.profile,
         parent_id=agent.parent_id,
         frozen=agent.frozen,
+        state=state_of(ctx, agent),
+        provider=agent.provider,
+        workspace=agent.workspace,
+        pids=ctx.capability(Completions).pids(agent.agent_id),
+        daemon_id=agent.daemon_id,
         note=agent.note,
         created_at=iso_time(agent.created_at),
         created_by=agent.created_by,

@@ -7,6 +7,7 @@ counts from the very next call. Secrets are left to `credentials.py`; which call
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -22,8 +23,19 @@ from ksi_daemon.principal import Principal
 from ksi_daemon.storage.agents import Agent, AgentStore, Credential, Grant
 
 GRANTS_LIMIT = 1_000  # per agent
+DEPTH_LIMIT = 8  # of agents below each other
+CHILDREN_LIMIT = 1_000  # of one agent
 EXPIRY_CHECK_S = 1.0
 RESERVED_NAMES = frozenset({"operator", "daemon", "plugin", "agent", "unknown", "all"})  # they mean another caller
+
+
+class RunBy(msgspec.Struct, frozen=True, kw_only=True):
+    """How the daemon runs an agent that does not connect by itself."""
+
+    provider: str
+    workspace: str | None
+    options: dict[str, Any]
+    daemon_id: str
 
 
 class Rights:
@@ -84,6 +96,8 @@ class Rights:
         if agent is None:
             return "the agent was removed"
         for holder in self.lineage(agent.agent_id):
+            if holder.terminated_at is not None:
+                return "the agent was terminated" if holder is agent else "an agent it descends from was terminated"
             if holder.frozen:
                 return "the agent is frozen" if holder is agent else "an agent it descends from is frozen"
         if principal.credential_id is not None and not self.credentials.is_valid(principal.credential_id):
@@ -152,6 +166,10 @@ class Rights:
             waiting += below
         return found
 
+    def children_of(self, agent_id: str) -> set[str]:
+        """The agents directly below this one."""
+        return set(self._children.get(agent_id, ()))
+
     def agent(self, agent_id: str) -> Agent:
         """A known agent, or `NotFound`."""
         agent = self.agents.get(agent_id)
@@ -183,10 +201,12 @@ class Rights:
 
     # --- changing: one at a time, durable first, then in force
 
-    async def add_agent(self, agent_id: str, profile: str, *, parent_id: str | None, note: str, by: str) -> Agent:
+    async def add_agent(
+        self, agent_id: str, profile: str, *, parent_id: str | None, note: str, by: str, run: RunBy | None = None
+    ) -> Agent:
         """A new agent. Look-alike names are impossible: only plain ASCII letters, digits and . _ - are allowed."""
         async with self._changing:
-            return await self._add_agent(agent_id, profile, parent_id=parent_id, note=note, by=by)
+            return await self._add_agent(agent_id, profile, parent_id=parent_id, note=note, by=by, run=run)
 
     async def ensure_agent(self, agent_id: str, profile: str, *, note: str, by: str) -> Agent:
         """The agent of this name, added if there is none."""
@@ -195,7 +215,9 @@ class Rights:
                 return self.agents[agent_id]
             return await self._add_agent(agent_id, profile, parent_id=None, note=note, by=by)
 
-    async def _add_agent(self, agent_id: str, profile: str, *, parent_id: str | None, note: str, by: str) -> Agent:
+    async def _add_agent(
+        self, agent_id: str, profile: str, *, parent_id: str | None, note: str, by: str, run: RunBy | None = None
+    ) -> Agent:
         self._refuse_name(agent_id)
         close = [other for other in self.agents if other.lower() == agent_id.lower()]
         if close:
@@ -203,12 +225,23 @@ class Rights:
                 f"there is an agent {close[0]!r} already", hint="names that differ only in case are refused too"
             )
         if parent_id is not None:
-            self.agent(parent_id)
+            self._refuse_parent(parent_id)
         agent = Agent(agent_id, find_profile(self.profiles, profile).name, parent_id, False, note, self.clock(), by)
+        if run is not None:
+            agent = msgspec.structs.replace(agent, **msgspec.structs.asdict(run))
         await self._store.save_agent(agent)
         self._add(agent)
         self._changed({agent_id})
         return agent
+
+    def _refuse_parent(self, parent_id: str) -> None:
+        parent = self.agent(parent_id)
+        if parent.terminated_at is not None:
+            raise Conflict(f"{parent_id} is terminated", hint=f"ksi agents restart {parent_id}")
+        if len(self.lineage(parent_id)) >= DEPTH_LIMIT:
+            raise Conflict(f"{parent_id} is {DEPTH_LIMIT} agents deep already", hint="let one further up spawn it")
+        if len(self._children.get(parent_id, ())) >= CHILDREN_LIMIT:
+            raise Conflict(f"{parent_id} has {CHILDREN_LIMIT} children already", hint="remove those that have ended")
 
     def _refuse_name(self, agent_id: str) -> None:
         if not AGENT_NAME.fullmatch(agent_id):
@@ -247,12 +280,37 @@ class Rights:
             chosen = [agent_id for agent_id in there if frozen or agent_id not in self._being_frozen]
             self._put([msgspec.structs.replace(self.agents[agent_id], frozen=frozen) for agent_id in chosen])
 
+    def refuse_children(self, agent_id: str) -> None:
+        """Refuse to remove an agent with agents below it."""
+        self.agent(agent_id)
+        if children := self.children(agent_id):
+            raise Conflict(f"{agent_id} has children: {', '.join(sorted(children))}", hint="remove them first")
+
+    async def terminate(self, agent_ids: Iterable[str]) -> None:
+        """These agents may do nothing more: their credentials end. In force before it is on disk, like freezing."""
+        chosen = [self.agent(agent_id).agent_id for agent_id in agent_ids]
+        now = self.clock()
+        self._put([msgspec.structs.replace(self.agents[agent_id], terminated_at=now) for agent_id in chosen])
+        async with self._changing:
+            for agent_id in chosen:
+                if agent_id in self.agents:
+                    await self._store.save_agent(self.agents[agent_id])
+        for agent_id in chosen:
+            for credential in self.credentials.live(agent_id):
+                await self.credentials.end(credential.credential_id)
+
+    async def revive(self, agent_id: str) -> Agent:
+        """A terminated agent may act again, with new credentials."""
+        async with self._changing:
+            agent = msgspec.structs.replace(self.agent(agent_id), terminated_at=None)
+            await self._store.save_agent(agent)
+            self._put([agent])
+            return agent
+
     async def remove_agent(self, agent_id: str) -> None:
         """An agent goes with its credentials and grants. One with children stays."""
         async with self._changing:
-            self.agent(agent_id)
-            if children := self.children(agent_id):
-                raise Conflict(f"{agent_id} has children: {', '.join(sorted(children))}", hint="remove them first")
+            self.refuse_children(agent_id)
             await self._store.delete_agent(agent_id)
             agent = self.agents.pop(agent_id)
             self._children.get(agent.parent_id or "", set()).discard(agent_id)

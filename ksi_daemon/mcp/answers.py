@@ -61,7 +61,9 @@ def failure(
         return Refusal(refused, error_object(refused))
     details = error.as_dict()
     if tool is not None and isinstance(error, Invalid) and not error.by_handler:
-        details |= {"inputSchema": tool.full.wire["inputSchema"]}  # the caller may know only the thin definition
+        # The caller may know only the thin definition, and events are not what it calls.
+        hint = "call it again with arguments that fit inputSchema, which is the tool's complete schema"
+        details |= {"hint": hint, "inputSchema": tool.full.wire["inputSchema"]}
     return Answer(_encode(details).decode(), None, is_error=True)
 
 

@@ -49,25 +49,27 @@ class ExitTimer:
 
 
 class Signals:
-    """SIGTERM and SIGINT ask to stop, a second one ends at once; SIGHUP does `on_hangup`.
+    """SIGTERM and SIGINT ask to stop, a second one ends at once; SIGUSR1 asks too, but agents' programs go on; SIGHUP does `on_hangup`.
 
-    The first two are Python's own signal handlers, which interrupt what the main thread runs: also Python code that blocks the loop.
+    The first three are Python's own signal handlers, which interrupt what the main thread runs: also Python code that blocks the loop.
     """
 
     def __init__(self, stop_requested: asyncio.Event, exit_timer: ExitTimer) -> None:
         self.on_hangup: Callable[[], object] = lambda: None
         self._stop_requested = stop_requested
         self._exit_timer = exit_timer
+        self.keep_agents = False
         self._stopping = False
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._stop)
         self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
         if self._stopping or self._stop_requested.is_set():
             os._exit(128 + signal.SIGTERM)
         self._stopping = True
+        self.keep_agents = number == signal.SIGUSR1
         self._exit_timer.start()
         self._loop.call_soon_threadsafe(self._stop_requested.set)
 

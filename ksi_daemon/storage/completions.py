@@ -24,6 +24,7 @@ CREATE_COMPLETIONS = """
         updated_at REAL NOT NULL,
         PRIMARY KEY (agent_id, conversation_id)
     ) WITHOUT ROWID;
+    CREATE INDEX conversations_by_id ON conversations (conversation_id);
     CREATE INDEX conversations_by_time ON conversations (updated_at);
     CREATE TABLE messages (
         agent_id TEXT NOT NULL,
@@ -152,13 +153,23 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     listing_bytes: int
 
 
+class Used(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt of a completion used, and the list of tools that its model was shown."""
+
+    usage: TokenUsage
+    handshake: str | None
+    listing_bytes: int
+
+
 class CompletionStore(Protocol):
     """What a backend must do. The contract suite is tests/storage/test_completions_contract.py."""
 
     async def add(self, completion: StoredCompletion) -> None: ...
     async def save(self, completion: StoredCompletion) -> None: ...
     async def begin(self, completion: StoredCompletion) -> None: ...
-    async def finish(self, completion: StoredCompletion, session: str | None) -> None: ...
+    async def finish(
+        self, completion: StoredCompletion, *, session: str | None = None, used: "Used | None" = None
+    ) -> None: ...
     async def get(self, completion_id: str) -> StoredCompletion | None: ...
     async def unfinished(self) -> list[StoredCompletion]: ...
     async def find(
@@ -167,11 +178,9 @@ class CompletionStore(Protocol):
     async def last_of(self, agent_id: str) -> StoredCompletion | None: ...
     async def conversation(self, agent_id: str, conversation_id: str) -> StoredConversation | None: ...
     async def conversations(self, agents: Sequence[str] | None, *, limit: int) -> list[StoredConversation]: ...
+    async def owners(self, conversation_id: str) -> list[str]: ...
     async def messages(self, agent_id: str, conversation_id: str, *, after: int, limit: int) -> list[Message]: ...
     async def forget_session(self, agent_id: str, conversation_id: str) -> None: ...
-    async def add_usage(
-        self, completion: StoredCompletion, usage: TokenUsage, *, handshake: str | None, listing_bytes: int
-    ) -> None: ...
     async def usage(
         self, group: UsageGroup, agents: Sequence[str] | None, *, since_day: str | None
     ) -> list[UsageSum]: ...
@@ -218,8 +227,10 @@ class SqliteCompletions:
             await _update(transaction, completion)
             await _add_message(transaction, completion, "user", completion.prompt)
 
-    async def finish(self, completion: StoredCompletion, session: str | None) -> None:
-        """Save a completion that has ended; its answer becomes a message. `session` continues the conversation."""
+    async def finish(
+        self, completion: StoredCompletion, *, session: str | None = None, used: Used | None = None
+    ) -> None:
+        """Save what an attempt led to, with what it `used`. An answer becomes a message; `session` continues the conversation."""
         async with self._database.transaction() as transaction:
             await _update(transaction, completion)
             if completion.state == "done":
@@ -230,6 +241,8 @@ class SqliteCompletions:
                     completion.agent_id,
                     completion.conversation_id,
                 )
+            if used is not None:
+                await _add_usage(transaction, completion, used)
 
     async def get(self, completion_id: str) -> StoredCompletion | None:
         """One completion."""
@@ -282,6 +295,13 @@ class SqliteCompletions:
         )
         return [StoredConversation(**dict(row)) for row in rows]
 
+    async def owners(self, conversation_id: str) -> list[str]:
+        """The agents that have a conversation with this id, the last changed first."""
+        rows = await self._database.fetch(
+            "SELECT agent_id FROM conversations WHERE conversation_id = ? ORDER BY updated_at DESC", conversation_id
+        )
+        return [row["agent_id"] for row in rows]
+
     async def messages(self, agent_id: str, conversation_id: str, *, after: int, limit: int) -> list[Message]:
         """Messages of a conversation in order, after the one with this number."""
         rows = await self._database.fetch(
@@ -300,33 +320,6 @@ class SqliteCompletions:
             "UPDATE conversations SET session = NULL WHERE agent_id = ? AND conversation_id = ?",
             agent_id,
             conversation_id,
-        )
-
-    async def add_usage(
-        self, completion: StoredCompletion, usage: TokenUsage, *, handshake: str | None, listing_bytes: int
-    ) -> None:
-        """Add what one attempt of a completion used."""
-        await self._database.execute(
-            "INSERT INTO token_usage (completion_id, agent_id, conversation_id, handshake, day, input_tokens,"
-            " cache_creation_tokens, cache_read_tokens, output_tokens, cost_usd, listing_bytes)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " input_tokens = input_tokens + excluded.input_tokens,"
-            " cache_creation_tokens = cache_creation_tokens + excluded.cache_creation_tokens,"
-            " cache_read_tokens = cache_read_tokens + excluded.cache_read_tokens,"
-            " output_tokens = output_tokens + excluded.output_tokens,"
-            " cost_usd = coalesce(cost_usd + excluded.cost_usd, cost_usd, excluded.cost_usd),"
-            " handshake = excluded.handshake, listing_bytes = excluded.listing_bytes",
-            completion.completion_id,
-            completion.agent_id,
-            completion.conversation_id,
-            handshake,
-            time.strftime("%Y-%m-%d", time.gmtime(completion.ended_at or completion.created_at)),
-            usage.input_tokens,
-            usage.cache_creation_tokens,
-            usage.cache_read_tokens,
-            usage.output_tokens,
-            usage.cost_usd,
-            listing_bytes,
         )
 
     async def usage(self, group: UsageGroup, agents: Sequence[str] | None, *, since_day: str | None) -> list[UsageSum]:
@@ -363,12 +356,39 @@ async def _update(transaction: Transaction, completion: StoredCompletion) -> Non
     )
 
 
+async def _add_usage(transaction: Transaction, completion: StoredCompletion, used: Used) -> None:
+    """Attempts of one completion are added up."""
+    await transaction.execute(
+        "INSERT INTO token_usage (completion_id, agent_id, conversation_id, handshake, day, input_tokens,"
+        " cache_creation_tokens, cache_read_tokens, output_tokens, cost_usd, listing_bytes)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        " input_tokens = input_tokens + excluded.input_tokens,"
+        " cache_creation_tokens = cache_creation_tokens + excluded.cache_creation_tokens,"
+        " cache_read_tokens = cache_read_tokens + excluded.cache_read_tokens,"
+        " output_tokens = output_tokens + excluded.output_tokens,"
+        " cost_usd = coalesce(cost_usd + excluded.cost_usd, cost_usd, excluded.cost_usd),"
+        " handshake = excluded.handshake, listing_bytes = excluded.listing_bytes",
+        completion.completion_id,
+        completion.agent_id,
+        completion.conversation_id,
+        used.handshake,
+        time.strftime("%Y-%m-%d", time.gmtime(completion.ended_at or completion.created_at)),
+        used.usage.input_tokens,
+        used.usage.cache_creation_tokens,
+        used.usage.cache_read_tokens,
+        used.usage.output_tokens,
+        used.usage.cost_usd,
+        used.listing_bytes,
+    )
+
+
 async def _add_message(transaction: Transaction, completion: StoredCompletion, role: Role, text: str) -> None:
     at = completion.ended_at or completion.started_at or completion.created_at
-    await transaction.execute(
+    await transaction.execute(  # once, also when an attempt is begun again after a crash
         "INSERT INTO messages (agent_id, conversation_id, seq, role, text, completion_id, at)"
-        " SELECT ?1, ?2, coalesce(max(seq), 0) + 1, ?3, ?4, ?5, ?6 FROM messages"
-        " WHERE agent_id = ?1 AND conversation_id = ?2",
+        " SELECT ?1, ?2, (SELECT coalesce(max(seq), 0) + 1 FROM messages WHERE agent_id = ?1 AND conversation_id = ?2),"
+        " ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM messages"
+        " WHERE agent_id = ?1 AND conversation_id = ?2 AND completion_id = ?5 AND role = ?3)",
         completion.agent_id,
         completion.conversation_id,
         role,

@@ -37,7 +37,8 @@ def bind(host: str, port: int, remembered: Path) -> socket.socket:
     for number in wanted:
         if number is None:
             continue
-        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # asyncio's own loop sets TCP_NODELAY only where the protocol is named; without it each reply waits 40 ms
+        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, number))

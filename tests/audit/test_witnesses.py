@@ -146,6 +146,9 @@ async def test_without_database_anchor_and_key_no_new_audit_is_begun(lived: Path
     assert refused.value.exit_code == 65
     assert not files.database.exists()
     assert not files.key.exists()
+    verdict = verification.verify(files)
+    assert not verdict.ok
+    assert "they were deleted" in str(verdict.problem)
 
 
 async def test_an_audit_put_in_the_place_of_this_one_is_refused(lived: Path, files: Files, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def running(var: Path, ksi_process: Ksi, monkeypatch: pytest.MonkeyPatch) -> Ite
     started = ksi_process("start", "--wait")
     assert started.returncode == 0, started.stderr
     yield var
-    ksi_process("stop")
+    _kill_daemon(var)  # half a second less than a stop
 
 
 @pytest.fixture
@@ -173,6 +173,10 @@ def installed(var: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     (package / "__main__.py").write_text(FAKE_DAEMON_MODULE)
     monkeypatch.setenv("PYTHONPATH", f"{package.parent}{os.pathsep}{ROOT}")
     yield var
+    _kill_daemon(var)
+
+
+def _kill_daemon(var: Path) -> None:
     pid = holder(var)
     if pid:
         os.kill(pid, signal.SIGKILL)

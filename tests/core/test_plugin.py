@@ -36,7 +36,8 @@ async def test_list_shows_every_plugin_and_where_it_came_from() -> None:
         rows = {row["name"]: row for row in listed["plugins"]}
         assert list(rows) == sorted(rows)
         assert {name for name, row in rows.items() if row["source"] == "core"} == {
-            "agent", "audit", "config", "mcp", "message", "monitor", "permission", "plugin", "session", "state", "system", "token",
+            "agent", "audit", "completion", "config", "conversation", "mcp", "message", "monitor", "permission", "plugin",
+            "session", "state", "system", "token",
         }  # fmt: skip
         assert all(row["state"] == "running" and row["summary"] for row in rows.values() if row["source"] == "core")
         assert (rows["sample"]["events"], rows["sample"]["notices"]) == (["sample:work"], ["sample:done"])

@@ -12,7 +12,8 @@ from ksi_daemon.testing import running
 from tests.in_process import Said, call, soon
 
 CORE_PLUGINS = [
-    "agent", "audit", "config", "mcp", "message", "monitor", "permission", "plugin", "session", "state", "system", "token",
+    "agent", "audit", "completion", "config", "conversation", "mcp", "message", "monitor", "permission", "plugin", "session", "state", "system",
+    "token",
 ]  # fmt: skip
 FORMATS = ["verbose", "compact", "ultra_compact", "mcp", "json_schema"]
 
@@ -249,6 +250,9 @@ CORE_EVENTS = {
     "monitor:get_events", "monitor:get_stats", "monitor:get_correlation_chain",
     "config:show", "config:reload",
     "agent:register", "agent:list", "agent:get", "agent:remove", "agent:freeze", "agent:unfreeze", "agent:config",
+    "agent:spawn", "agent:tree", "agent:terminate", "agent:restart", "agent:logs",
+    "completion:async", "completion:wait", "completion:status", "completion:cancel", "completion:list",
+    "completion:token_usage", "conversation:list", "conversation:get", "conversation:export",
     "token:create", "token:list", "token:revoke", "token:rotate",
     "permission:get_agent", "permission:set_agent", "permission:remove_agent", "permission:list_profiles",
     "permission:get_profile", "permission:grant", "permission:revoke", "permission:explain", "permission:validate_spawn",
@@ -260,7 +264,8 @@ CORE_EVENTS = {
 CORE_NOTICES = {
     "system:ready", "system:stopping", "plugin:loaded", "plugin:failed", "plugin:reloaded", "state:changed",
     "config:reloaded", "config:rejected", "agent:registered", "agent:removed", "agent:frozen", "agent:unfrozen",
-    "token:revoked", "permission:changed",
+    "token:revoked", "permission:changed", "agent:spawned", "agent:terminated", "agent:restarted",
+    "completion:started", "completion:progress", "completion:result", "completion:failed", "completion:cancelled",
 }  # fmt: skip
 
 

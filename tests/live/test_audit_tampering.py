@@ -95,6 +95,16 @@ TAMPERINGS: dict[str, tuple[Callable[[Daemon], None], bool]] = {  # and whether 
 }
 
 
+def _ksi(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[bytes]:
+    words = (sys.executable, "-m", "ksi_client", *words)
+    return subprocess.run(words, env=daemon.environment(), capture_output=True, timeout=60, check=False)
+
+
+def _failed_checks(daemon: Daemon) -> set[str]:
+    checks = json.loads(_ksi(daemon, "doctor", "--json").stdout)["checks"]
+    return {found["check"] for found in checks if found["status"] == "fail"}
+
+
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_a_touched_record_is_found_out(filled: Daemon, name: str) -> None:
     """U03"""
@@ -106,15 +116,7 @@ def test_a_touched_record_is_found_out(filled: Daemon, name: str) -> None:
     verdict = filled.verify_audit()
     assert (verdict["ok"], verdict["exit_code"]) == (False, 1)
     latest = {"a cut tail": last - 4, "a recomputed chain": VICTIM}.get(name)
-    checked = subprocess.run(
-        [sys.executable, "-m", "ksi_client", "doctor", "--json"],
-        env=filled.environment(),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    chain = [found for found in json.loads(checked.stdout)["checks"] if found["check"] == "audit chain"]
-    assert [found["status"] for found in chain] == ["fail"]
+    assert "audit chain" in _failed_checks(filled)
     if latest is not None:
         assert verdict["first_bad_seq"] <= latest, "the first row of the commit group that is not intact any more"
     else:
@@ -209,9 +211,11 @@ def test_the_way_out_of_a_refusal_leads_out(filled: Daemon, damage: Callable[[Da
     damage(filled)
     assert filled.refusal()[0] == 65
     assert filled.verify_audit("--deep")["exit_code"] == 1
-    words = [sys.executable, "-m", "ksi_client", "audit", "new-chain", "--reason", "it was damaged", "--json"]
-    done = subprocess.run(words, env=filled.environment(), capture_output=True, timeout=60, check=True)
-    made = json.loads(done.stdout)
+    verified = _ksi(filled, "audit", "verify", "--deep", "--json")
+    assert (verified.returncode, json.loads(verified.stdout)["ok"]) == (1, False)
+    damaged = "databases" if damage is _garbage_page else "audit chain"  # that page is an index's
+    assert damaged in _failed_checks(filled)
+    made = json.loads(_ksi(filled, "audit", "new-chain", "--reason", "it was damaged", "--json").stdout)
     assert made["set_aside"].startswith(str(filled.var / "audit-set-aside"))
     filled.start()
     first = filled.audit_rows("seq = 1")[0]

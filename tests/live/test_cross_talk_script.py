@@ -8,13 +8,13 @@ from scripts.cross_talk.__main__ import Agent
 from tests.live.daemon_process import ROOT
 
 
-def test_a_short_run_ends_with_every_answer_its_callers_own_and_on_record() -> None:
-    """L08"""
-    command = [sys.executable, "-m", "scripts.cross_talk", "--agents", "6", "--calls", "20", "--json"]
+def test_a_run_ends_with_every_answer_its_callers_own_and_on_record() -> None:
+    """L08: the suite's form, with a tenth of the calls."""
+    command = [sys.executable, "-m", "scripts.cross_talk", "--agents", "50", "--calls", "100", "--json"]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert finished.returncode == 0, finished.stderr
     figures = json.loads(finished.stdout)
-    assert (figures["calls"], figures["own"], figures["recorded"], figures["violations"]) == (120, 120, 120, [])
+    assert (figures["calls"], figures["own"], figures["recorded"], figures["violations"]) == (5_000, 5_000, 5_000, [])
 
 
 def test_an_answer_of_another_agent_another_request_or_none_is_noticed() -> None:

@@ -13,9 +13,9 @@ from tests.mcp.test_cancellation import HangingCall, Patient
 from tests.mcp.test_sessions import opened
 from tests.mcp_hub import McpHub, serving_mcp
 
-AGENTS = 50
-CALLS = 100  # of each agent
-AT_ONCE = 2  # of each agent
+AGENTS = 15
+CALLS = 30  # of each agent
+AT_ONCE = 2  # of each agent, in one session
 
 
 async def test_a_session_has_no_two_requests_with_one_id_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,7 @@ async def test_a_call_that_does_not_fit_is_answered_with_the_whole_schema() -> N
         assert result["isError"] is True
         assert answer["code"] == "invalid"
         assert answer["inputSchema"] == full["inputSchema"]
+        assert "inputSchema" in answer["hint"]
 
 
 async def test_an_operator_sees_what_conversations_were_shown_and_resets_them() -> None:

@@ -15,7 +15,7 @@ import ksi_daemon
 from ksi_daemon.plugin import Context, Plugin
 from tests.agents_at_work import limit
 from tests.cases import case
-from tests.in_process import Said, Text
+from tests.in_process import Said, Text, until
 from tests.mcp.test_sessions import initialize, opened
 from tests.mcp_hub import META, McpHub, serving_mcp
 
@@ -85,6 +85,7 @@ async def test_forbidden_and_unknown_tools_get_the_same_bytes_by_the_same_way() 
                     for tool in (FORBIDDEN, UNKNOWN):
                         with functions_entered() as entered:
                             reply = await call(hub, token, headers, tool, arguments)
+                            await until(lambda: not hub.service.endpoint.requests)  # the reply comes before the end
                         sent = [(name, value) for name, value in reply.headers.items() if name != "date"]
                         answers.append((reply.status_code, sent, reply.text.replace(tool, "TOOL")))
                         paths.append(entered)

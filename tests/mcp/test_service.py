@@ -1,15 +1,18 @@
 """The MCP server's life beside the daemon's."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ksi_daemon.mcp import mcp_service
 from ksi_daemon.plugin import Context, Plugin
+from ksi_daemon.web.listener import bind
 from ksi_daemon.workers.worker import in_thread
 from tests.agents_at_work import rows
 from tests.in_process import Said, Text, soon, until
@@ -107,3 +110,18 @@ async def test_a_caller_gets_its_answer_although_the_handler_never_ends() -> Non
         patient.release.set()
         assert reply.json()["result"]["isError"]
         assert "timed_out" in reply.text
+
+
+async def test_a_reply_in_two_writes_does_not_wait_for_an_acknowledgement(tmp_path: Path) -> None:
+    """Also on asyncio's own loop, which disables Nagle's algorithm only on sockets that name their protocol."""
+    accepted = asyncio.get_running_loop().create_future()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listener = bind("127.0.0.1", 0, tmp_path / "http_port")
+    async with await asyncio.start_server(serve, sock=listener):
+        _, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await soon(accepted)
+        writer.close()

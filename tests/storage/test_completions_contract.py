@@ -15,6 +15,7 @@ from ksi_daemon.storage.completions import (
     StoredCompletion,
     StoredProcess,
     TokenUsage,
+    Used,
 )
 from ksi_daemon.storage.sqlite import open_database
 
@@ -75,8 +76,11 @@ async def test_prompt_and_answer_become_messages_in_order_and_the_session_is_kep
         one = completion()
         await store.add(one)
         assert await store.messages("bot", "talk", after=0, limit=10) == []
-        await store.begin(msgspec.structs.replace(one, state="starting", started_at=11.0))
-        await store.finish(msgspec.structs.replace(one, state="done", ended_at=12.0, text="two dots"), "session-1")
+        for _ in range(2):  # begun again after a crash
+            await store.begin(msgspec.structs.replace(one, state="starting", started_at=11.0))
+        await store.finish(
+            msgspec.structs.replace(one, state="done", ended_at=12.0, text="two dots"), session="session-1"
+        )
         found = await store.messages("bot", "talk", after=0, limit=10)
         assert [(each.seq, each.role, each.text) for each in found] == [
             (1, "user", "what is ümlaut?"),
@@ -95,9 +99,9 @@ async def test_prompt_and_answer_become_messages_in_order_and_the_session_is_kep
 async def test_a_completion_that_failed_keeps_the_session_and_adds_no_answer(backend: Backend, tmp_path: Path) -> None:
     async with backend(tmp_path) as store:
         await store.add(completion("c1"))
-        await store.finish(completion("c1", state="done", text="yes"), "session-1")
+        await store.finish(completion("c1", state="done", text="yes"), session="session-1")
         await store.add(completion("c2"))
-        await store.finish(completion("c2", state="failed"), None)
+        await store.finish(completion("c2", state="failed"))
         known = await store.conversation("bot", "talk")
         assert known is not None
         assert (known.session, known.messages) == ("session-1", 1)
@@ -108,7 +112,7 @@ async def test_conversations_of_two_agents_with_one_id_are_two(backend: Backend,
     async with backend(tmp_path) as store:
         await store.add(completion("c1", "bot"))
         await store.add(completion("c2", "other", created_at=20.0))
-        await store.finish(completion("c1", "bot", state="done", text="mine"), "s")
+        await store.finish(completion("c1", "bot", state="done", text="mine"), session="s")
         assert [one.agent_id for one in await store.conversations(None, limit=10)] == ["other", "bot"]
         assert [one.agent_id for one in await store.conversations(["bot"], limit=10)] == ["bot"]
         assert await store.conversations([], limit=10) == []
@@ -126,9 +130,10 @@ async def test_usage_is_added_up_by_each_group_and_outlives_its_agent(backend: B
             one = completion(f"c{number}", agent, ended_at=86_400.0 * number)
             await store.add(one)
             used = TokenUsage(input_tokens=1, cache_creation_tokens=10, cache_read_tokens=100, output_tokens=1_000)
-            await store.add_usage(one, used, handshake=handshake, listing_bytes=5)
+            await store.finish(one, used=Used(usage=used, handshake=handshake, listing_bytes=5))
         again = TokenUsage(input_tokens=1, cost_usd=0.25)
-        await store.add_usage(completion("c0", ended_at=0.0), again, handshake="full", listing_bytes=5)
+        second = Used(usage=again, handshake="full", listing_bytes=5)
+        await store.finish(completion("c0", ended_at=0.0), used=second)
         by_agent = await store.usage("agent", None, since_day=None)
         assert [(sum_.group, sum_.completions, sum_.input_tokens, sum_.cost_usd) for sum_ in by_agent] == [
             ("bot", 2, 3, 0.25),

@@ -30,7 +30,7 @@ def audit_files(site: Site) -> Iterator[Finding]:
     """The signing key and the checkpoints exist, belong to this user, and are private."""
     name = "audit files"
     database, key, anchor = _files(site)
-    if not any(path.exists() for path in (database, key, anchor)):
+    if not any(path.exists() for path in (database, key, anchor)) and not _was_made(site):
         yield Finding(name, "ok", "none yet")
         return
     bad = False
@@ -65,7 +65,8 @@ def audit_chain(site: Site) -> Iterator[Finding]:
     name = "audit chain"
     database, _, anchor = _files(site)
     if not database.exists() or not anchor.exists():
-        yield Finding(name, "ok", "none yet")
+        was_made = database.exists() or anchor.exists() or _was_made(site)
+        yield _verified(name) if was_made else Finding(name, "ok", "none yet")
         return
     checkpoint = _last_checkpoint(anchor)
     if checkpoint is None:
@@ -140,6 +141,15 @@ def frozen_agents(site: Site) -> Iterator[Finding]:
         yield Finding(name, "warn", f"frozen: {', '.join(frozen[:5])}{more}", "ksi agents unfreeze NAME, or --all")
     else:
         yield Finding(name, "ok", f"{len(site.agents)}, none frozen")
+
+
+def _was_made(site: Site) -> bool:
+    """Whether ksi.db knows the head of an audit; a first start that was killed may have made ksi.db alone."""
+    try:
+        with _reading(site.var / "db" / "ksi.db", unused=site.pid is None) as connection:
+            return connection.execute("SELECT 1 FROM audit_head").fetchone() is not None
+    except sqlite3.Error:  # no such file or table
+        return False
 
 
 def _files(site: Site) -> tuple[Path, Path, Path]:
