@@ -30,7 +30,9 @@ def find_provider(name: str) -> Provider:
     if provider is None:
         close = difflib.get_close_matches(name[:50], list(PROVIDERS), n=1)
         nearest = f"; did you mean {close[0]!r}?" if close else ""
-        raise Invalid(f"there is no provider {ascii(name)[:50]}{nearest}", hint=f"there are {', '.join(PROVIDERS)}")
+        raise Invalid(
+            f"{ascii(name)[:50]} is not a provider{nearest}", hint=f"the providers are {', '.join(PROVIDERS)}"
+        )
     return provider
 
 

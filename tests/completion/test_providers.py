@@ -21,7 +21,7 @@ def test_every_provider_is_found_by_its_name_and_offers_options_that_it_has() ->
 def test_an_unknown_provider_is_refused_with_the_nearest_one_and_all_names() -> None:
     with pytest.raises(Invalid, match="did you mean 'claude'") as caught:
         find_provider("cluade")
-    assert caught.value.hint == "there are command, claude, codex"
+    assert caught.value.hint == "the providers are command, claude, codex"
 
 
 def test_programs_that_are_missing_come_with_how_to_install_them(
