@@ -37,7 +37,10 @@ CONNECTING = ("pending", "connecting")
 SESSION_LOST = "No conversation found with session ID"
 NOT_LOGGED_IN = re.compile(r"not logged in|/login|invalid api key|failed to authenticate|oauth token", re.IGNORECASE)
 STATUS = re.compile(r"(?:API Error: |\()([45]\d\d)\b")
-OVERLOADED = re.compile(r"overloaded|rate limit|connection error|timed out", re.IGNORECASE)
+TEMPORARY = re.compile(
+    r"overloaded|rate limit|timed out|connection (?:error|failed|refused|reset|closed)|\bECONN|\bETIMEDOUT",
+    re.IGNORECASE,
+)
 
 
 class ClaudeOptions(Options):
@@ -250,6 +253,8 @@ def _failure_in(result: dict[str, Any]) -> Failure:
         status = int(found[1])
     if status in (401, 403) or NOT_LOGGED_IN.search(message):
         return Failure("not_logged_in", f"Claude Code may not use the model: {message}", hint=LOG_IN)
-    if status in (408, 409, 429) or status >= 500 or OVERLOADED.search(message):
+    if status in (408, 409, 429) or status >= 500 or TEMPORARY.search(message):
         return Failure("model_unavailable", f"the model did not answer: {message}", retryable=True)
-    return Failure("model_failed", f"Claude Code ended with {text_in(result, 'subtype') or 'an error'}: {message}")
+    subtype = text_in(result, "subtype")
+    ending = subtype if subtype.startswith("error") else "an error"  # it may be success
+    return Failure("model_failed", f"Claude Code ended with {ending}: {message}")

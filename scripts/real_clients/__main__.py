@@ -120,7 +120,8 @@ def _two_completions(ksi: SyncClient, client: RealClient, stub: ModelStub, works
     spawned = ksi.send(
         "agent:spawn",
         {
-            "agent_id": AGENT, "profile": "standard", "provider": client.provider, "workspace": str(workspace),
+            "agent_id": AGENT, "profile": "standard", "provider": client.provider, "options": client.options,
+            "workspace": str(workspace),
             "prompt": "First question: say hello.", "conversation_id": CONVERSATION,
         },
     )  # fmt: skip
@@ -128,6 +129,7 @@ def _two_completions(ksi: SyncClient, client: RealClient, stub: ModelStub, works
     report.check("the first completion is done", first["state"] == "done" and not first["resumed"], first)
     report.check("its tool's result reached the model", _said(stub) == 1, stub.tool_results())
     report.check("its answer has the tool's result", SAID in first["text"], first["text"])
+    report.check("the agent's options reached the model", client.reaches_model in json.dumps(stub.bodies), stub.bodies)
     before = len(stub.bodies)
     second = ask(ksi, "Second question: again.")
     report.check("the second completion resumed it", second["state"] == "done" and second["resumed"], second)

@@ -15,6 +15,8 @@ class RealClient(Protocol):
     package: str
     version: str  # the release these scripts are known to work with
     runs: ClassVar[dict[str, dict[str, str]]]  # by what they show: more variables
+    options: ClassVar[dict[str, Any]]  # of the agent's provider
+    reaches_model: str  # a part of them
     sessions: str  # where it keeps its sessions, below HOME
 
     def prepare(self, home: Path, model_url: str) -> dict[str, str]:
@@ -33,6 +35,8 @@ class ClaudeCode:
     package = "@anthropic-ai/claude-code"
     version = "2.1.328"
     runs: ClassVar[dict[str, dict[str, str]]] = {"tools in full": {"ENABLE_TOOL_SEARCH": "false"}, "tools deferred": {}}
+    options: ClassVar[dict[str, Any]] = {"model": "opus", "append_system_prompt": "--answer in one sentence"}
+    reaches_model = "--answer in one sentence"
     sessions = ".claude/projects"
 
     def prepare(self, home: Path, model_url: str) -> dict[str, str]:
@@ -60,6 +64,8 @@ class Codex:
     package = "@openai/codex"
     version = "0.169.0"
     runs: ClassVar[dict[str, dict[str, str]]] = {"tools in full": {}}
+    options: ClassVar[dict[str, Any]] = {"model": "gpt-of-this-agent", "sandbox": "workspace-write"}
+    reaches_model = "gpt-of-this-agent"
     sessions = ".codex/sessions"
 
     def prepare(self, home: Path, model_url: str) -> dict[str, str]:

@@ -241,6 +241,12 @@ def test_a_lost_session_is_named_so_that_the_next_attempt_begins_anew(tmp_path: 
         ("API Error: Request rejected (429) · scripted failure", 429, "model_unavailable", True),
         ("API Error: 503 upstream", None, "model_unavailable", True),
         ("API Error: Connection error.", None, "model_unavailable", True),
+        (
+            "API Error: Connection refused — a firewall may be blocking it (ECONNREFUSED)",
+            None,
+            "model_unavailable",
+            True,
+        ),
         ("API Error: 400 scripted failure", 400, "model_failed", False),
         ("Failed to authenticate. API Error: 401 scripted failure", 401, "not_logged_in", False),
         ("Not logged in · Please run /login", None, "not_logged_in", False),
