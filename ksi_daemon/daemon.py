@@ -163,6 +163,7 @@ async def open_hub(
             url=lambda: control.mcp_url,
             most_at_once=lambda: control.read.settings.completions_at_once,
             notify=lambda event, data, principal: router.notify(event, data, principal=principal),
+            record=lambda event, details, principal: router.note(event, details, about=principal),
             log=log.logger,
         )
         stack.push_async_callback(completions.stop, keep_running=False)

@@ -1,4 +1,7 @@
-"""`ksi agents`: add, list, show and remove agents, print their clients' configs; freeze and unfreeze one or all."""
+"""`ksi agents`: add, list, show and remove agents, print their clients' configs; freeze and unfreeze one or all.
+
+The verbs for agents that the daemon runs are in `agent_runs.py`.
+"""
 
 import sys
 from pathlib import Path
@@ -6,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ksi_client.command import agent_runs
 from ksi_client.command.complete import complete_agents, complete_clients, complete_profiles
 from ksi_client.command.confirm import can_ask, confirm
 from ksi_client.command.fault import USAGE, Fault
@@ -15,7 +19,8 @@ from ksi_client.command.verb import Verb, verb_app
 from ksi_client.sync_client import SyncClient
 from ksi_client.terminal import visible
 
-app = verb_app("Add, list, freeze and remove agents.")
+app = verb_app("Add, spawn, list, freeze, terminate and remove agents.")
+app.registered_commands += agent_runs.app.registered_commands
 
 _Name = Annotated[str, typer.Argument(help="The agent's id.", autocompletion=complete_agents)]
 _Names = Annotated[str | None, typer.Argument(help="The agent's id.", autocompletion=complete_agents)]
@@ -131,13 +136,14 @@ def list_agents(context: typer.Context) -> None:
         screen.document(found)
         return
     screen.table(
-        ("agent", "profile", "parent", "state", "tokens", "grants", "last used", "note"),
+        ("agent", "profile", "parent", "provider", "state", "tokens", "grants", "last used", "note"),
         [
             (
                 agent["agent_id"],
                 agent.get("profile"),
                 agent.get("parent_id"),
-                _state(agent),
+                agent.get("provider"),
+                agent.get("state"),
                 agent.get("tokens"),
                 agent.get("grants"),
                 screen.moment(agent.get("last_used_at")),
@@ -145,7 +151,7 @@ def list_agents(context: typer.Context) -> None:
             )
             for agent in found["agents"]
         ],
-        styles={"frozen": "warn", "active": "good"},
+        styles={"frozen": "warn", "running": "good", "terminated": "bad"},
     )
     if not found["agents"]:
         screen.note("no agents yet; add one with: ksi agents add NAME")
@@ -160,9 +166,22 @@ def show_agent(context: typer.Context, name: _Name) -> None:
     if screen.json:
         screen.document(agent)
         return
-    fields = {key: agent.get(key) for key in ("agent_id", "profile", "parent_id", "note", "created_by", "children")}
+    fields = {
+        key: agent.get(key)
+        for key in (
+            "agent_id",
+            "profile",
+            "parent_id",
+            "provider",
+            "workspace",
+            "pids",
+            "note",
+            "created_by",
+            "children",
+        )
+    }
     times = {key: screen.moment(agent[key]) for key in ("created_at", "last_used_at") if agent.get(key)}
-    screen.facts({key: value for key, value in fields.items() if value} | {"state": _state(agent)} | times)
+    screen.facts({key: value for key, value in fields.items() if value} | {"state": agent.get("state")} | times)
     if rules := agent.get("rules"):
         screen.line()
         screen.table(
@@ -183,10 +202,6 @@ def show_agent(context: typer.Context, name: _Name) -> None:
             ],
             styles={"live": "good"},
         )
-
-
-def _state(agent: dict[str, Any]) -> str:
-    return "frozen" if agent.get("frozen") else "active"
 
 
 @app.command("rm", cls=Verb)

@@ -32,6 +32,7 @@ class Attempt:
         self.completion = completion
         self.folder = folder
         self.stopped_for: Failure | None = None
+        self.printed = ""  # of the answer so far
         self._reader = reader
         self._runner = runner
         self._read = 0
@@ -54,9 +55,9 @@ class Attempt:
         """Leave the program running, for the next daemon."""
         self._abandoned.set()
 
-    async def outcome(self, on_progress: Callable[[list[Progress]], None]) -> Outcome | None:
+    async def outcome(self, on_progress: Callable[[list[Progress], int], None]) -> Outcome | None:
         """Wait for the program's end; None if it was abandoned. What was printed before this daemon began is not reported again."""
-        await self._read_more(lambda progress: None)
+        await self._read_more(lambda progress, before: None)
         while True:
             ended = self._runner is None or self._runner.has_ended
             await self._read_more(on_progress)
@@ -84,12 +85,15 @@ class Attempt:
             async with asyncio.timeout(LOOK_EVERY_S):
                 await self._runner.wait()
 
-    async def _read_more(self, on_progress: Callable[[list[Progress]], None]) -> None:
+    async def _read_more(self, on_progress: Callable[[list[Progress], int], None]) -> None:
+        """Report what is new, with how many characters of the answer came before."""
         while self.folder.output_size("stdout") > self._read:
             data = self.folder.read_output("stdout", self._read, PIECE_BYTES)
             self._read += len(data)
             if progress := self._reader.feed(data):
-                on_progress(progress)
+                before = len(self.printed)
+                self.printed += "".join(piece.text for piece in progress if piece.kind == "text")
+                on_progress(progress, before)
             await asyncio.sleep(0)
 
     def _check_deadlines(self) -> None:

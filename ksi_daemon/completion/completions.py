@@ -38,7 +38,7 @@ from ksi_daemon.completion.attempt import CANCELLED, GRACE_S, LOST, STOPPED, Att
 from ksi_daemon.completion.provider import Failure, Job, Outcome, Progress, Provider
 from ksi_daemon.completion.providers import find_provider
 from ksi_daemon.completion.schedule import Schedule, Waiting
-from ksi_daemon.errors import Conflict, KsiError, NotFound, TooMany
+from ksi_daemon.errors import AuditUnavailable, Conflict, KsiError, NotFound, TooMany
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.identifiers import new_id, time_of
 from ksi_daemon.principal import Principal
@@ -59,10 +59,11 @@ SESSION_LOST = "session_lost"  # a provider's code: the conversation cannot be c
 FINAL = frozenset({"done", "failed", "cancelled", "interrupted"})
 
 Notify = Callable[[str, dict[str, Any], Principal], object]
+Record = Callable[[str, dict[str, Any], Principal], Awaitable[None]]
 
 
 class Completions:
-    """All completions of one daemon. `notify` sends a notice as the agent; `url` is where programs connect."""
+    """All completions of one daemon. `notify` sends a notice as the agent, `record` writes a row of the audit; `url` is where programs connect."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class Completions:
         url: Callable[[], str],
         most_at_once: Callable[[], int],
         notify: Notify,
+        record: Record,
         log: Any,
     ) -> None:
         self.store = store
@@ -82,6 +84,7 @@ class Completions:
         self._handshakes = handshakes
         self._url = url
         self._notify = notify
+        self._record = record
         self._log = log
         self._mark = hashlib.sha256(os.fsencode(var_dir.resolve())).hexdigest()[:16] + "/"
         self._schedule = Schedule(most_at_once, self._may_begin)
@@ -215,6 +218,11 @@ class Completions:
     def waiting_of(self, agent_id: str) -> int:
         """How many completions of an agent wait."""
         return self._schedule.waiting_of(agent_id)
+
+    def text_so_far(self, completion_id: str) -> str:
+        """What the program of a completion that is under way has printed of its answer."""
+        attempt = self._attempts.get(completion_id)
+        return "" if attempt is None else attempt.printed
 
     def place(self, completion_id: str) -> int | None:
         """How many completions of its conversation are before a waiting one."""
@@ -397,6 +405,11 @@ class Completions:
                 await self.store.begin(starting)
             else:
                 await self.store.save(starting)
+            await self._record(
+                "completion:started",
+                {"completion_id": starting.completion_id, "attempt": starting.attempt, "program": launch.argv[0]},
+                _principal(starting),
+            )
             runner = start_runner(folder.path, self._environment(starting, secret) | launch.environment)
         except BaseException:
             await self._end_token(starting)
@@ -420,7 +433,7 @@ class Completions:
             attempt.stop(failure)
         self._leave(attempt)
         try:
-            outcome = await attempt.outcome(lambda progress: self._report(completion, progress))
+            outcome = await attempt.outcome(lambda progress, before: self._report(completion, progress, before))
         finally:
             self._attempts.pop(completion.completion_id, None)
         if outcome is not None:
@@ -452,6 +465,10 @@ class Completions:
             error=None if failure is None else _error(failure),
         )
         await self.store.finish(ended, session=outcome.session, used=used)
+        with suppress(AuditUnavailable):  # its alarm says so; the end is stored, and the started row stays
+            await self._record(
+                "completion:ended", {"completion_id": ended.completion_id, "state": ended.state}, _principal(ended)
+            )
         self._schedule.end(ended.completion_id)
         self._to_stop.pop(ended.completion_id, None)
         event = self._ended.pop(ended.completion_id, None)
@@ -599,13 +616,13 @@ class Completions:
         )
         return used
 
-    def _report(self, completion: StoredCompletion, progress: list[Progress]) -> None:
+    def _report(self, completion: StoredCompletion, progress: list[Progress], before: int) -> None:
         """What was printed since the last look, as one notice."""
         text = "".join(piece.text for piece in progress if piece.kind == "text")
         tools = [piece.text for piece in progress if piece.kind == "tool"]
-        self._announce(
-            "progress", completion, {"text": text[-PROGRESS_CHARACTERS:], "characters": len(text), "tools": tools[-20:]}
-        )
+        shown = text[-PROGRESS_CHARACTERS:]
+        at = before + len(text) - len(shown)
+        self._announce("progress", completion, {"text": shown, "at": at, "tools": tools[-20:]})
 
     def _announce(self, word: str, completion: StoredCompletion, facts: dict[str, Any]) -> None:
         data = {
@@ -614,14 +631,18 @@ class Completions:
             "conversation_id": completion.conversation_id,
             **facts,
         }
-        principal = Principal(
-            kind="agent",
-            name=completion.agent_id,
-            agent_id=completion.agent_id,
-            conversation_id=completion.conversation_id,
-            completion_id=completion.completion_id,
-        )
-        self._notify(f"completion:{word}", data, principal)
+        self._notify(f"completion:{word}", data, _principal(completion))
+
+
+def _principal(completion: StoredCompletion) -> Principal:
+    """The agent that a completion is of."""
+    return Principal(
+        kind="agent",
+        name=completion.agent_id,
+        agent_id=completion.agent_id,
+        conversation_id=completion.conversation_id,
+        completion_id=completion.completion_id,
+    )
 
 
 def _waiting(completion: StoredCompletion) -> Waiting:

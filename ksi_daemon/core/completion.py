@@ -16,7 +16,8 @@ plugin.announces(
     "completion:started", "An attempt of a completion has begun; data has its ids and the attempt's number."
 )
 plugin.announces(
-    "completion:progress", "A completion's program printed something: the text, and the tools that it calls."
+    "completion:progress",
+    "A completion's program printed something: text, at which character of the answer it begins, tools that it calls.",
 )
 plugin.announces("completion:result", "A completion is done; completion:status has its text.")
 plugin.announces("completion:failed", "A completion failed or was interrupted; data says why.")
@@ -87,7 +88,7 @@ class Shown(Result):
     model: str | None
     pid: int | None
     resumed: bool = Field(description="Whether its model had the conversation's history.")
-    text: str = Field(description="The answer, when it is done; what there is of it when it failed.")
+    text: str = Field(description="The answer; what there is of it while it runs, and when it failed.")
     error: dict[str, Any] | None
     usage: dict[str, Any] | None = Field(description="Tokens and cost, if the provider reports them.")
 
@@ -216,7 +217,7 @@ def _shown(completions: Completions, completion: StoredCompletion) -> Shown:
         model=completion.model,
         pid=completion.process.pid if running and completion.process is not None else None,
         resumed=completion.resumed,
-        text=completion.text,
+        text=completion.text or completions.text_so_far(completion.completion_id),
         error=completion.error,
         usage=None
         if usage is None

@@ -115,9 +115,12 @@ class Recorder:
             )
         )
 
-    async def note(self, event: str, details: Any = None) -> None:
-        """Something the daemon itself did: started, stopped."""
-        await self.audit.append(Entry(type="system", event=event, details=details))
+    async def note(self, event: str, details: Any = None, *, about: Principal | None = None) -> None:
+        """Something the daemon itself did: started, stopped, ran the program of an agent."""
+        facts: dict[str, Any] = {}
+        if about is not None:
+            facts = {"agent_id": about.agent_id, "conversation_id": about.conversation_id}
+        await self.audit.append(Entry(type="system", event=event, details=details, **facts))
 
 
 def _type(event: str, status: str, *, known: bool) -> EntryType:

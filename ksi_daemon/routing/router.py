@@ -170,10 +170,10 @@ class Router:
             else:
                 await scope.close()
 
-    async def note(self, event: str, details: Any) -> None:
-        """Record something the daemon itself did."""
+    async def note(self, event: str, details: Any, *, about: Principal | None = None) -> None:
+        """Record something the daemon itself did, `about` an agent perhaps; raises when it cannot be recorded."""
         if self.recorder is not None:
-            await self.recorder.note(event, details)
+            await self.recorder.note(event, details, about=about)
 
     async def record_unauthenticated(self, principal: Principal, event: str, error: KsiError) -> None:
         """Record a call whose caller did not prove who it says it is; raises when even that cannot be recorded."""

@@ -153,6 +153,9 @@ def test_programs_outlive_a_crash_and_are_taken_over(daemon: Daemon, tmp_path: P
     assert end_of(daemon, late)["text"] == "late\n"
     assert end_of(daemon, queued)["text"] == "late\n"
     assert sorted((tmp_path / "begun").read_text().split()) == ["dead", "early", "late", "queued"]
+    rows = daemon.audit_rows("event IN ('completion:started', 'completion:ended')")
+    assert [row["agent_id"] for row in rows if row["event"] == "completion:started"].count("late") == 2
+    assert len(rows) == 8  # a start and an end of each, on record
     assert processes(daemon) == []
 
 
