@@ -11,14 +11,16 @@ state            counts, the state of the background worker, its last error
 verify, rebuild  compare the index with the content; make it anew
 idle             wait until the background worker has nothing to do
 purge            remove at once what deleted texts left in the file; the worker does it by itself
+watch            deliver what becomes of the files below a folder; see `watch.py`
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ksi_daemon.errors import bounded
@@ -34,6 +36,7 @@ from ksi_daemon.retrieval.scope import scope_of
 from ksi_daemon.retrieval.static_embedder import StaticEmbedder
 from ksi_daemon.retrieval.text_index import PURGE, TextIndex
 from ksi_daemon.retrieval.vector_scan import VectorScan
+from ksi_daemon.retrieval.watch import Changed, Known, Notify, Watcher, WatchSettings, watch_files
 from ksi_daemon.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -227,6 +230,20 @@ class Retrieval:
         """Overwrite what deleted texts left in the file; False when a reader still holds on to it."""
         async with self._writing:
             return await self._index.purge()
+
+    # --- what a plugin reads besides
+
+    @staticmethod
+    def watch(
+        root: Path,
+        *,
+        known: Known,
+        changed: Changed,
+        notify: Notify | None = None,
+        settings: WatchSettings | None = None,
+    ) -> AbstractAsyncContextManager[Watcher]:
+        """Watch the files below a folder for as long as the scope lasts."""
+        return watch_files(root, known=known, changed=changed, notify=notify, settings=settings)
 
     # --- the background worker
 
