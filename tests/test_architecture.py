@@ -158,6 +158,7 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "numpy": {"retrieval"},
     "onnxruntime": {"retrieval/minilm_embedder.py"},
     "tokenizers": {"retrieval/minilm_embedder.py", "retrieval/static_embedder.py"},
+    "rustworkx": {"retrieval/graph.py"},
     "watchfiles": {"retrieval/watch.py"},
     "tomlkit": {"agents/client_config.py"},
     "yaml": {"retrieval/front_matter.py"},

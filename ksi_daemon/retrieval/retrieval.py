@@ -11,6 +11,7 @@ state            counts, the state of the background worker, its last error
 verify, rebuild  compare the index with the content; make it anew
 idle             wait until the background worker has nothing to do
 purge            remove at once what deleted texts left in the file; the worker does it by itself
+graph            paths, neighbours, hubs and components of the nodes and edges that documents state; see `graph.py`
 watch            deliver what becomes of the files below a folder; see `watch.py`
 """
 
@@ -28,6 +29,7 @@ from ksi_daemon.retrieval.backfill import Backfill, embedded_text
 from ksi_daemon.retrieval.document import Document, Filter, Hit
 from ksi_daemon.retrieval.embedder import Embedder, stored
 from ksi_daemon.retrieval.fusion import INSTANT_WEIGHTS, VECTOR_WEIGHTS
+from ksi_daemon.retrieval.graph import Graph
 from ksi_daemon.retrieval.hybrid_search import Order, VectorSide, hybrid_search
 from ksi_daemon.retrieval.index_state import IndexState
 from ksi_daemon.retrieval.minilm_embedder import MiniLmEmbedder
@@ -64,6 +66,7 @@ class Retrieval:
         self._database = database
         self._settings = settings
         self._index = TextIndex(database)
+        self.graph = Graph(database, self._index.allowed_documents)
         self._writing = asyncio.Lock()
         self._instant = self._scan(settings.instant)
         self._wanted = settings.embedder or settings.instant
