@@ -159,6 +159,7 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "onnxruntime": {"retrieval/minilm_embedder.py"},
     "tokenizers": {"retrieval/minilm_embedder.py", "retrieval/static_embedder.py"},
     "rustworkx": {"retrieval/graph.py"},
+    "tree_sitter": {"retrieval/symbols.py"},
     "watchfiles": {"retrieval/watch.py"},
     "tomlkit": {"agents/client_config.py"},
     "yaml": {"retrieval/front_matter.py"},

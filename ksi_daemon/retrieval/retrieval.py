@@ -12,6 +12,7 @@ verify, rebuild  compare the index with the content; make it anew
 idle             wait until the background worker has nothing to do
 purge            remove at once what deleted texts left in the file; the worker does it by itself
 graph            paths, neighbours, hubs and components of the nodes and edges that documents state; see `graph.py`
+symbols          what a source file defines, imports and calls; see `symbols.py`
 watch            deliver what becomes of the files below a folder; see `watch.py`
 """
 
@@ -36,6 +37,7 @@ from ksi_daemon.retrieval.minilm_embedder import MiniLmEmbedder
 from ksi_daemon.retrieval.schema import create_tables, fact, set_fact
 from ksi_daemon.retrieval.scope import scope_of
 from ksi_daemon.retrieval.static_embedder import StaticEmbedder
+from ksi_daemon.retrieval.symbols import FileSymbols, language_of, symbols_of
 from ksi_daemon.retrieval.text_index import PURGE, TextIndex
 from ksi_daemon.retrieval.vector_scan import VectorScan
 from ksi_daemon.retrieval.watch import Changed, Known, Notify, Watcher, WatchSettings, watch_files
@@ -235,6 +237,12 @@ class Retrieval:
             return await self._index.purge()
 
     # --- what a plugin reads besides
+
+    @staticmethod
+    async def symbols(path: str, source: str | bytes, *, calls: bool = False) -> FileSymbols | None:
+        """What a source file defines; None for a language that is not parsed, which the end of its name tells."""
+        language = language_of(path)
+        return None if language is None else await asyncio.to_thread(symbols_of, source, language, calls=calls)
 
     @staticmethod
     def watch(
