@@ -13,6 +13,7 @@ idle             wait until the background worker has nothing to do
 purge            remove at once what deleted texts left in the file; the worker does it by itself
 graph            paths, neighbours, hubs and components of the nodes and edges that documents state; see `graph.py`
 symbols          what a source file defines, imports and calls; see `symbols.py`
+git_facts        what git knows of a folder; see `git_facts.py`
 watch            deliver what becomes of the files below a folder; see `watch.py`
 """
 
@@ -30,6 +31,7 @@ from ksi_daemon.retrieval.backfill import Backfill, embedded_text
 from ksi_daemon.retrieval.document import Document, Filter, Hit
 from ksi_daemon.retrieval.embedder import Embedder, stored
 from ksi_daemon.retrieval.fusion import INSTANT_WEIGHTS, VECTOR_WEIGHTS
+from ksi_daemon.retrieval.git_facts import COMMITS_LIMIT, GitFacts, NoGitFacts, git_facts
 from ksi_daemon.retrieval.graph import Graph
 from ksi_daemon.retrieval.hybrid_search import Order, VectorSide, hybrid_search
 from ksi_daemon.retrieval.index_state import IndexState
@@ -243,6 +245,11 @@ class Retrieval:
         """What a source file defines; None for a language that is not parsed, which the end of its name tells."""
         language = language_of(path)
         return None if language is None else await asyncio.to_thread(symbols_of, source, language, calls=calls)
+
+    @staticmethod
+    async def git_facts(folder: Path, *, commits_limit: int = COMMITS_LIMIT) -> GitFacts | NoGitFacts:
+        """Head, branch, last commit of each file and co-changes of a folder, or why git knows nothing."""
+        return await git_facts(folder, commits_limit=commits_limit)
 
     @staticmethod
     def watch(
