@@ -16,6 +16,10 @@ from ksi_daemon.view_settings import VIEWS_LIMIT, ViewSettings, check_view_names
 
 CONFIG_LIMIT_BYTES = 1_000_000
 NOT_SETTINGS = {"KSI_CONFIG", "KSI_DEBUG", "KSI_TOKEN"}  # read by the command, the launcher and agents' configs
+GIVEN_TO_AGENTS = {
+    "KSI_MCP_CONFIG", "KSI_MCP_URL", "KSI_AGENT_ID", "KSI_CONVERSATION_ID", "KSI_COMPLETION_ID", "KSI_MODEL", "KSI_RESUMES",
+    "KSI_USAGE_FILE", "KSI_RUN",
+}  # fmt: skip
 FILE_ONLY = {"views"}  # tables, which a variable cannot hold
 NEED_RESTART = {
     "host", "port", "var_dir", "audit_key_file", "plugin_dirs", "plugins_disabled", "monitor_events", "notice_inbox",
@@ -219,7 +223,7 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
     problems: list[str] = []
     for variable, text in environ.items():
         name = variable.removeprefix("KSI_").lower()
-        if not variable.startswith("KSI_") or variable in NOT_SETTINGS:
+        if not variable.startswith("KSI_") or variable in NOT_SETTINGS | GIVEN_TO_AGENTS:
             continue
         if name not in Settings.model_fields:
             warnings.append(f"the variable {variable} is ignored: it is not a known setting{_nearest(name, 'KSI_')}")

@@ -152,7 +152,7 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "httptools": {"web/http_protocol.py"},
     "structlog": {"logs/log.py", "routing/router.py", "plugin.py"},
     "uvloop": {"daemon.py"},
-    "fcntl": {"process/var_dir.py", "web/http_protocol.py"},
+    "fcntl": {"process/var_dir.py", "web/http_protocol.py", "agents"},
     # importing the SDK takes a second, so its one user is imported after the daemon is ready
     "mcp": {"mcp/dynamic_server.py"},
     "mcp_types": {"mcp/dynamic_server.py"},
@@ -160,6 +160,9 @@ ONLY_USED_BY: dict[str, set[str]] = {
     "numpy": {"retrieval"},
     "onnxruntime": {"retrieval/minilm_embedder.py"},
     "tokenizers": {"retrieval/minilm_embedder.py", "retrieval/static_embedder.py"},
+    "rustworkx": {"retrieval/graph.py"},
+    "tree_sitter": {"retrieval/symbols.py"},
+    "watchfiles": {"retrieval/watch.py"},
     "tomlkit": {"agents/client_config.py"},
     "yaml": {"retrieval/front_matter.py"},
     "markdown_it": {"retrieval/chunking.py"},

@@ -11,7 +11,7 @@ import pytest
 from scripts.benchmarks.figure import Figure, ratio, table
 
 ROOT = Path(__file__).parents[1]
-UNITS = {"×", "s", "ms", "µs", "MB", "rows/s"}
+UNITS = {"×", "s", "ms", "µs", "MB", "rows/s", "chunks/s", "files/s"}
 
 
 def test_a_figure_is_judged_by_its_limit_and_told_without_one() -> None:
@@ -32,7 +32,7 @@ def test_the_table_shows_measured_limit_and_verdict() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("suite", "count"), [("hub", 12), ("mcp", 9), ("rights", 5)])
+@pytest.mark.parametrize(("suite", "count"), [("hub", 12), ("mcp", 9), ("retrieval", 13), ("rights", 5)])
 def test_a_bench_runs_and_writes_every_figure(tmp_path: Path, suite: str, count: int) -> None:
     """U06: the rights bench measures it."""
     written = tmp_path / "figures.json"

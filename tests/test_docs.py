@@ -84,6 +84,7 @@ def test_the_readme_says_why_each_library_is_used() -> None:
     table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Why these libraries")[2]
     shown = " ".join(line.split("|")[2] for line in table.splitlines() if line.startswith("|")).lower()
     names = [re.split(r"[^a-z0-9-]", requirement.lower())[0] for requirement in needed]
+    shown += " ".join(f" tree-sitter-{language}" for language in re.findall(r"tree-sitter-|(?<= )-(\w+)", shown))
     assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", shown)] == []
 
 
@@ -166,7 +167,12 @@ class TestPages:
         assert unknown == []
 
     def test_every_variable_a_page_names_is_a_setting(self) -> None:
-        known = {f"KSI_{name.upper()}" for name in config.Settings.model_fields} | config.NOT_SETTINGS | {"KSI_NAME"}
+        known = (
+            {f"KSI_{name.upper()}" for name in config.Settings.model_fields}
+            | config.NOT_SETTINGS
+            | config.GIVEN_TO_AGENTS
+            | {"KSI_NAME"}
+        )
         unknown = {
             page.name: set(re.findall(r"\bKSI_[A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8"))) - known
             for page in ALL

@@ -34,8 +34,8 @@ class Spawn(Params):
     parent_id: str | None = Field(
         None, max_length=64, description="Its parent; an agent that spawns is the parent itself."
     )
-    provider: str | None = Field(
-        None, max_length=32, description="What runs it: " + ", ".join(PROVIDERS) + ". Default: its parent's."
+    provider: Literal["claude", "codex", "command"] | None = Field(
+        None, description="What runs it. Default: its parent's."
     )
     options: dict[str, JsonValue] = Field(
         {}, max_length=50, description="Options of the provider, over the parent's if it has the same provider."
@@ -65,7 +65,7 @@ async def spawn(ctx: Context, params: Spawn) -> Spawned:
     """Add an agent that the daemon runs. Its rights never exceed its parent's; an agent spawns below itself only."""
     rights, completions = ctx.capability(Rights), ctx.capability(Completions)
     parent = _parent(ctx, params)
-    provider = _provider(params, parent)
+    provider = _provider(ctx, params, parent)
     options = _options(ctx, provider, params, parent)
     program = provider.program(options)
     agent_id = params.agent_id or f"agent-{new_id()[-20:-12]}{os.urandom(2).hex()}"
@@ -107,7 +107,12 @@ def _parent(ctx: Context, params: Spawn) -> Agent | None:
     return agent_within_reach(ctx, params.parent_id)
 
 
-def _provider(params: Spawn, parent: Agent | None) -> Provider:
+def _provider(ctx: Context, params: Spawn, parent: Agent | None) -> Provider:
+    if ctx.principal.agent_id is not None and (parent is None or parent.provider is None):
+        raise Conflict(
+            "what an agent spawns is run as it is itself, and this one connects by itself",
+            hint="ask the operator: ksi agents spawn NAME --parent AGENT",
+        )
     if params.provider is not None:
         return find_provider(params.provider)
     if parent is None or parent.provider is None:

@@ -1,4 +1,4 @@
-"""Cuts a text into chunks along its structure: sections of markdown, blocks of code, paragraphs.
+"""Cuts a text into chunks along its structure: sections of markdown, definitions or blocks of code, paragraphs.
 
 A chunk is a span of the source. Its core belongs to it alone; before the core it repeats the end of the chunk before it in the
 same section, so that a sentence cut in two is whole in one of them. An id depends on the document, the headings and the core,
@@ -7,11 +7,13 @@ not on the position: an edit changes the ids of what was edited and no others.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ksi_daemon.errors import TimedOut, TooLarge
 from ksi_daemon.retrieval.document import Format
 from ksi_daemon.retrieval.front_matter import BadFrontMatter, read_front_matter
+from ksi_daemon.retrieval.symbols import Symbol, language_of, symbols_of
 
 CHUNK_LIMIT_CHARACTERS = 1_200
 OVERLAP_LIMIT_CHARACTERS = 160
@@ -19,6 +21,7 @@ HEADING_LIMIT_CHARACTERS = 400
 
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n\s*")
 CODE_BLOCK_START = re.compile(r"\n(?=[^\s)\]}#/*])")
+ABOVE_A_DEFINITION = ("#", "//", "/*", "*", "@")  # comments, attributes and decorators
 BREAKS = (re.compile(r"(?<=[.!?])\s+|\n"), re.compile(r"\s+"))  # sentences and lines, then words
 FRAGMENT_START = re.compile(r"(?<=[.!?])\s+|\n\s*|\s+")
 
@@ -45,7 +48,7 @@ def chunk_text(document_id: str, text: str, *, format: Format = "markdown") -> l
     """The chunks of a text in order; none for a text of blanks."""
     chunks: list[Chunk] = []
     seen: dict[str, int] = {}
-    for section in _sections(text, format):
+    for section in _sections(document_id, text, format):
         previous_start = section.start
         for number, (start, end) in enumerate(_cores(text, section, format)):
             shown = _overlap_start(text, previous_start, start) if number else start
@@ -59,7 +62,11 @@ def chunk_text(document_id: str, text: str, *, format: Format = "markdown") -> l
     return chunks
 
 
-def _sections(text: str, format: Format) -> Iterator[_Section]:
+def _sections(document_id: str, text: str, format: Format) -> Iterator[_Section]:
+    language = language_of(document_id) if format == "code" else None
+    if language is not None:
+        yield from _code_sections(text, language)
+        return
     if format != "markdown":
         yield _Section("", 0, len(text))
         return
@@ -73,6 +80,49 @@ def _sections(text: str, format: Format) -> Iterator[_Section]:
         position = start
         headings = [known for known in headings if known[0] < level] + [(level, title)]
     yield _Section(_path(headings), position, len(text))
+
+
+def _code_sections(text: str, language: str) -> Iterator[_Section]:
+    """One section for each definition, and what is between them; a definition that is too long for a chunk is cut further."""
+    content = text.encode("utf-8", "surrogatepass")
+    try:
+        symbols = symbols_of(content, language).symbols
+    except (TooLarge, TimedOut):  # then it is cut between its blocks
+        symbols = ()
+    around: list[_Section] = []  # the definitions that the position is in
+    position = 0
+    for symbol, start, end in _with_characters(content, text, symbols):
+        while around and around[-1].end <= start:
+            yield _Section(around[-1].heading, position, around[-1].end)
+            position = around.pop().end
+        outer = around[-1] if around else None
+        if start < position or (outer and (end > outer.end or outer.end - outer.start <= CHUNK_LIMIT_CHARACTERS)):
+            continue
+        yield _Section(outer.heading if outer else "", position, start)
+        position = start
+        around.append(_Section(symbol.qualified_name[:HEADING_LIMIT_CHARACTERS], start, end))
+    while around:
+        yield _Section(around[-1].heading, position, around[-1].end)
+        position = around.pop().end
+    yield _Section("", position, len(text))
+
+
+def _with_characters(content: bytes, text: str, symbols: Sequence[Symbol]) -> Iterator[tuple[Symbol, int, int]]:
+    """The definitions that are sections, with the characters of their whole lines and of the comments directly above."""
+    positions = sorted({position for symbol in symbols for position in (symbol.start_byte, symbol.end_byte)})
+    characters: dict[int, int] = {}
+    before = count = 0
+    for position in positions:
+        count += len(content[before:position].decode("utf-8", "surrogatepass"))
+        characters[position], before = count, position
+    for symbol in symbols:
+        if symbol.kind in ("constant", "variable"):
+            continue
+        start = text.rfind("\n", 0, characters[symbol.start_byte]) + 1
+        while start and text[text.rfind("\n", 0, start - 1) + 1 : start].lstrip().startswith(ABOVE_A_DEFINITION):
+            start = text.rfind("\n", 0, start - 1) + 1
+        line_end = text.find("\n", characters[symbol.end_byte])
+        yield symbol, start, len(text) if line_end < 0 else line_end + 1
 
 
 def _path(headings: list[tuple[int, str]]) -> str:

@@ -11,6 +11,24 @@ EVERY_DOCUMENT = "*"  # as the agent of a search: no check of visibility, for th
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A node that a document states. Several documents may state the same one; the first gives its kind and title."""
+
+    id: str
+    kind: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A directed edge between two nodes, whether they exist or not."""
+
+    source: str
+    target: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """One text with all that it can be filtered by. Putting a document replaces the one with the same id."""
 
@@ -22,6 +40,8 @@ class Document:
     updated_at: float = 0.0  # seconds since the epoch
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # e.g. {"tag": ("draft", "plan")}
     visible_to: frozenset[str] | None = None  # the agents that may find it; None: all
+    nodes: tuple[Node, ...] = ()  # what it states of the graph: seen by those who may find it, deleted with it
+    edges: tuple[Edge, ...] = ()
 
     @property
     def source_kind(self) -> SourceKind:

@@ -11,14 +11,19 @@ state            counts, the state of the background worker, its last error
 verify, rebuild  compare the index with the content; make it anew
 idle             wait until the background worker has nothing to do
 purge            remove at once what deleted texts left in the file; the worker does it by itself
+graph            paths, neighbours, hubs and components of the nodes and edges that documents state; see `graph.py`
+symbols          what a source file defines, imports and calls; see `symbols.py`
+git_facts        what git knows of a folder; see `git_facts.py`
+watch            deliver what becomes of the files below a folder; see `watch.py`
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ksi_daemon.errors import bounded
@@ -26,14 +31,18 @@ from ksi_daemon.retrieval.backfill import Backfill, embedded_text
 from ksi_daemon.retrieval.document import Document, Filter, Hit
 from ksi_daemon.retrieval.embedder import Embedder, stored
 from ksi_daemon.retrieval.fusion import INSTANT_WEIGHTS, VECTOR_WEIGHTS
+from ksi_daemon.retrieval.git_facts import COMMITS_LIMIT, GitFacts, NoGitFacts, git_facts
+from ksi_daemon.retrieval.graph import Graph
 from ksi_daemon.retrieval.hybrid_search import Order, VectorSide, hybrid_search
 from ksi_daemon.retrieval.index_state import IndexState
 from ksi_daemon.retrieval.minilm_embedder import MiniLmEmbedder
 from ksi_daemon.retrieval.schema import create_tables, fact, set_fact
 from ksi_daemon.retrieval.scope import scope_of
 from ksi_daemon.retrieval.static_embedder import StaticEmbedder
+from ksi_daemon.retrieval.symbols import FileSymbols, language_of, symbols_of
 from ksi_daemon.retrieval.text_index import PURGE, TextIndex
 from ksi_daemon.retrieval.vector_scan import VectorScan
+from ksi_daemon.retrieval.watch import Changed, Known, Notify, Watcher, WatchSettings, watch_files
 from ksi_daemon.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -61,6 +70,7 @@ class Retrieval:
         self._database = database
         self._settings = settings
         self._index = TextIndex(database)
+        self.graph = Graph(database, self._index.allowed_documents)
         self._writing = asyncio.Lock()
         self._instant = self._scan(settings.instant)
         self._wanted = settings.embedder or settings.instant
@@ -227,6 +237,31 @@ class Retrieval:
         """Overwrite what deleted texts left in the file; False when a reader still holds on to it."""
         async with self._writing:
             return await self._index.purge()
+
+    # --- what a plugin reads besides
+
+    @staticmethod
+    async def symbols(path: str, source: str | bytes, *, calls: bool = False) -> FileSymbols | None:
+        """What a source file defines; None for a language that is not parsed, which the end of its name tells."""
+        language = language_of(path)
+        return None if language is None else await asyncio.to_thread(symbols_of, source, language, calls=calls)
+
+    @staticmethod
+    async def git_facts(folder: Path, *, commits_limit: int = COMMITS_LIMIT) -> GitFacts | NoGitFacts:
+        """Head, branch, last commit of each file and co-changes of a folder, or why git knows nothing."""
+        return await git_facts(folder, commits_limit=commits_limit)
+
+    @staticmethod
+    def watch(
+        root: Path,
+        *,
+        known: Known,
+        changed: Changed,
+        notify: Notify | None = None,
+        settings: WatchSettings | None = None,
+    ) -> AbstractAsyncContextManager[Watcher]:
+        """Watch the files below a folder for as long as the scope lasts."""
+        return watch_files(root, known=known, changed=changed, notify=notify, settings=settings)
 
     # --- the background worker
 

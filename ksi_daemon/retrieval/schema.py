@@ -70,7 +70,35 @@ CREATE_INDEX = (
     """,
     "CREATE INDEX retrieval_failures_chunk ON retrieval_failures (chunk)",
 )
-VERSIONS = (CREATE_INDEX,)  # new ones are only ever added at the end
+# The count of changes is kept by triggers: no way to change the graph, a cascade included, can miss it.
+ADD_GRAPH = (
+    """
+    CREATE TABLE retrieval_nodes (
+        document INTEGER NOT NULL REFERENCES retrieval_documents (number) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        title TEXT NOT NULL,
+        PRIMARY KEY (document, id)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE retrieval_edges (
+        document INTEGER NOT NULL REFERENCES retrieval_documents (number) ON DELETE CASCADE,
+        source TEXT NOT NULL,
+        type TEXT NOT NULL,
+        target TEXT NOT NULL,
+        PRIMARY KEY (document, source, type, target)
+    ) WITHOUT ROWID
+    """,
+    "INSERT INTO retrieval_facts (name, value) VALUES ('graph', '0')",
+    *(
+        f"CREATE TRIGGER {table}_{change} AFTER {change} ON {table} BEGIN"  # noqa: S608 - names from this file
+        " UPDATE retrieval_facts SET value = CAST(CAST(value AS INTEGER) + 1 AS TEXT) WHERE name = 'graph'; END"
+        for table in ("retrieval_nodes", "retrieval_edges")
+        for change in ("insert", "delete")
+    ),
+)
+VERSIONS = (CREATE_INDEX, ADD_GRAPH)  # new ones are only ever added at the end
 
 
 async def create_tables(database: Database) -> None:

@@ -88,6 +88,7 @@ class TextIndex:
             inserted: list[tuple[int, int, str, str, str, str, int, int]] = []
             for change in changes:
                 document = await _write_document(transaction, change.document)
+                await _write_graph(transaction, document, change.document)
                 gone += await _remove_chunks(transaction, document, kept=[chunk.id for chunk in change.kept])
                 await transaction.execute_many(
                     'UPDATE retrieval_chunks SET start = ?, "end" = ? WHERE document = ? AND id = ?',
@@ -197,13 +198,18 @@ class TextIndex:
 def _check(document: Document) -> None:
     texts = (document.id, document.text, document.namespace, document.title, *document.attributes)
     values = (value for several in document.attributes.values() for value in several)
-    for text in (*texts, *values, *(document.visible_to or ())):
+    nodes = (text for node in document.nodes for text in (node.id, node.kind, node.title))
+    edges = (text for edge in document.edges for text in (edge.source, edge.target, edge.type))
+    for text in (*texts, *values, *(document.visible_to or ()), *nodes, *edges):
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise Invalid(f"the document {document.id!a} has text that is not valid Unicode: {error.reason}") from error
     if not document.id:
         raise Invalid("a document needs an id")
+    ends = (end for edge in document.edges for end in (edge.source, edge.target))
+    if not all((*(node.id for node in document.nodes), *ends)):
+        raise Invalid(f"a node or edge of the document {document.id!a} has an empty id")
 
 
 def _compare(documents: Sequence[Document], known: Sequence[Mapping[str, Known]]) -> list[Change]:
@@ -251,6 +257,29 @@ async def _write_document(transaction: Transaction, document: Document) -> int:
             [(number, name, value) for name, value in sorted(attributes)],
         )
     return number
+
+
+async def _write_graph(transaction: Transaction, number: int, document: Document) -> None:
+    """Only what differs is written: a graph that stays the same keeps its version."""
+    rows = await transaction.fetch(
+        "SELECT 'retrieval_nodes' AS place, id, kind, title FROM retrieval_nodes WHERE document = ?1"
+        " UNION ALL SELECT 'retrieval_edges', source, type, target FROM retrieval_edges WHERE document = ?1",
+        number,
+    )
+    stored = {tuple(row) for row in rows}
+    nodes = {node.id: ("retrieval_nodes", node.id, node.kind, node.title) for node in reversed(document.nodes)}
+    wanted = {*nodes.values(), *(("retrieval_edges", edge.source, edge.type, edge.target) for edge in document.edges)}
+    for row in sorted(stored - wanted):
+        columns = (
+            "id = ? AND kind = ? AND title = ?"
+            if row[0] == "retrieval_nodes"
+            else "source = ? AND type = ? AND target = ?"
+        )
+        await transaction.execute(f"DELETE FROM {row[0]} WHERE document = ? AND {columns}", number, *row[1:])  # noqa: S608 - names from here
+    for table in ("retrieval_nodes", "retrieval_edges"):
+        new = [(number, *row[1:]) for row in sorted(wanted - stored) if row[0] == table]
+        if new:
+            await transaction.execute_many(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", new)  # noqa: S608 - one of two names
 
 
 async def _remove_chunks(transaction: Transaction, document: int, *, kept: Sequence[str]) -> list[int]:

@@ -164,11 +164,16 @@ def _short_type(schema: dict[str, Any], part: dict[str, Any], *, depth: int) -> 
     return str(part.get("type", "any")) + _limits(part)
 
 
+def _number(limit: Any) -> str:
+    """A limit as short as it can be written: 60, not 60.0."""
+    return str(int(limit)) if isinstance(limit, float) and limit.is_integer() else str(limit)
+
+
 def _limits(part: dict[str, Any]) -> str:
     """The limits of a number, the least length and the pattern of a text; nothing where any plain value fits."""
-    least, most = part.get("minimum", ""), part.get("maximum", "")
+    least, most = _number(part.get("minimum", "")), _number(part.get("maximum", ""))
     outside = (("exclusiveMinimum", ">"), ("exclusiveMaximum", "<"))
-    limits = "".join(f" {sign}{part[name]}" for name, sign in outside if name in part)
+    limits = "".join(f" {sign}{_number(part[name])}" for name, sign in outside if name in part)
     limits += f" {least}..{most}" if (least, most) != ("", "") else ""
     if limits:
         return limits

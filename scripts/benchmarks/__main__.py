@@ -3,12 +3,18 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from scripts.benchmarks import hub, mcp, rights
-from scripts.benchmarks.figure import machine, table
+from scripts.benchmarks import hub, mcp, retrieval, rights
+from scripts.benchmarks.figure import Figure, machine, table
 
-SUITES = {"hub": hub.measure, "mcp": mcp.measure, "rights": rights.measure}
+SUITES: dict[str, Callable[..., list[Figure]]] = {
+    "hub": hub.measure,
+    "mcp": mcp.measure,
+    "retrieval": retrieval.measure,
+    "rights": rights.measure,
+}
 
 
 def main() -> int:
@@ -17,9 +23,13 @@ def main() -> int:
     parser.add_argument("suite", choices=sorted(SUITES))
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--quick", action="store_true", help="few and short rounds: shows that it runs, not how fast")
+    parser.add_argument("--chunks", type=int, metavar="N", help="retrieval: how many chunks are indexed and searched")
     arguments = parser.parse_args()
+    if arguments.chunks is not None and (arguments.suite != "retrieval" or arguments.chunks < 1):
+        parser.error("--chunks is a positive number, for the suite retrieval")
+    options = {} if arguments.chunks is None else {"chunks": arguments.chunks}
     before = machine()
-    figures = SUITES[arguments.suite](quick=arguments.quick)
+    figures = SUITES[arguments.suite](quick=arguments.quick, **options)
     print(table(figures))
     libraries = ", ".join(f"{name} {number}" for name, number in before["libraries"].items())
     print(f"\n{before['processor']}, {before['cores']} cores, load {before['load_1min']} before, {before['system']}")

@@ -97,7 +97,11 @@ class Signature:
             return self._number(limits)
         if kind == "string":
             pattern = json.loads(limits[0].removeprefix("like ")) if limits else None
-            return "word" if pattern is None else next(one for one in ("*", "a:b", "a", "1") if re.search(pattern, one))
+            return (
+                "word"
+                if pattern is None
+                else next(one for one in ("*", "a:b", "a", "1", "2026-01-31") if re.search(pattern, one))
+            )
         return {"boolean": True, "null": None, "object": {}, "any": "value"}[kind]
 
     def _number(self, limits: list[str]) -> int:
