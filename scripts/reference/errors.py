@@ -30,7 +30,8 @@ def page() -> str:
 def _calls() -> str:
     declaring = [kind for kind in _subclasses(errors.KsiError) if "code" in vars(kind)]
     kinds = sorted(declaring, key=lambda kind: (kind.status, kind.code))
-    exits = {kind.code: kind.exit_code for kind in _subclasses(client.KsiError)}
+    ours = [kind for kind in _subclasses(client.KsiError) if kind.__module__ == client.__name__]
+    exits = {kind.code: kind.exit_code for kind in ours}
     rows = [
         (code(kind.code), str(kind.status), _first_line(kind), EXTRA.get(kind.code, ""), str(exits[kind.code]))
         for kind in kinds
