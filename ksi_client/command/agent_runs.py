@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,8 +147,7 @@ def show_answer(screen: Screen, done: dict[str, Any]) -> None:
     if screen.json:
         screen.document(done)
     elif done["text"]:
-        sys.stdout.write(done["text"] if done["text"].endswith("\n") else done["text"] + "\n")
-        sys.stdout.flush()
+        _print(done["text"] if done["text"].endswith("\n") else done["text"] + "\n")
     if done["state"] == "done":
         screen.note(
             f"conversation {done['conversation_id']}; to go on: ksi agents ask {done['agent_id']} --last 'a prompt'"
@@ -195,11 +195,15 @@ def show_logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print more as it comes, until the end.")] = False,
 ) -> None:
     """Print what the program of an agent's completion printed."""
+    screen: Screen = context.obj
     stream = "stderr" if stderr else "stdout"
     with SyncClient() as client:
-        for page in _pages(client, name, completion, stream, follow=follow):
-            sys.stdout.write(page)
-            sys.stdout.flush()
+        pages = _pages(client, name, completion, stream, follow=follow)
+        if screen.json:
+            screen.document({"agent_id": name, "stream": stream, "text": "".join(pages)})
+            return
+        for page in pages:
+            _print(page)
 
 
 @app.command("attach", cls=Verb)
@@ -214,16 +218,17 @@ def attach_to_agent(context: typer.Context, name: Name) -> None:
             )
         completion_id = found[0]["completion_id"]
         screen.note(f"completion {completion_id} is {found[0]['state']}; Ctrl-C leaves it running")
-        shown = len(_print(str(client.send("completion:status", {"completion_id": completion_id})["text"])))
+        before = str(client.send("completion:status", {"completion_id": completion_id})["text"])
+        shown = 0 if screen.json else len(_print(before))
         for notice in notices:
             if notice.data.get("completion_id") != completion_id:
                 continue
-            if notice.event == "completion:progress":
+            if notice.event == "completion:progress" and not screen.json:
                 text, at = str(notice.data.get("text", "")), int(notice.data.get("at", 0))
                 shown = max(shown, at) + len(_print(text[max(0, shown - at) :]))
                 for tool in notice.data.get("tools", ()):
                     screen.note(f"calls {tool}")
-            elif notice.event != "completion:started":
+            elif notice.event not in ("completion:started", "completion:progress"):
                 break
         done = client.send("completion:status", {"completion_id": completion_id})
     if shown and done["state"] == "done" and not screen.json:
@@ -232,7 +237,8 @@ def attach_to_agent(context: typer.Context, name: Name) -> None:
 
 
 def _print(text: str) -> str:
-    sys.stdout.write(text)
+    """Print what an agent wrote. Control characters are made visible: it could rewrite the terminal; --json has the exact text."""
+    sys.stdout.write(visible(text, multiline=True))
     sys.stdout.flush()
     return text
 
@@ -268,7 +274,7 @@ def restart_agent(context: typer.Context, name: Name) -> None:
         screen.line(f"restarted {visible(name)}, {ended['completions']} completions were ended")
 
 
-def _pages(client: SyncClient, name: str, completion: str | None, stream: str, *, follow: bool) -> Any:
+def _pages(client: SyncClient, name: str, completion: str | None, stream: str, *, follow: bool) -> Iterator[str]:
     offset = 0
     while True:
         page = client.send(

@@ -81,4 +81,4 @@ def export_conversation(
     if form == "json":
         screen.document(content)
     else:
-        sys.stdout.write(content)
+        sys.stdout.write(visible(content, multiline=True))

@@ -3,11 +3,12 @@
 from typing import Any, Literal
 
 from ksi_daemon.completion.completions import Completions
+from ksi_daemon.completion.providers import installed
 from ksi_daemon.core.reach import agent_within_reach, require_own, within_reach
 from ksi_daemon.core.token import ID
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.notice import iso_time, iso_time_if
-from ksi_daemon.plugin import Context, Field, NotFound, Params, Plugin, Result
+from ksi_daemon.plugin import Context, Field, NotFound, Nothing, Params, Plugin, Result
 from ksi_daemon.process.control import Control
 from ksi_daemon.storage.completions import StoredCompletion, UsageGroup
 
@@ -188,6 +189,22 @@ async def token_usage(ctx: Context, params: Usage) -> Sums:
             for each in sums
         ],
     )
+
+
+class Found(Result):
+    name: str
+    program: str | None = Field(description="Its program, by the daemon's PATH; null if there is none.")
+    hint: str | None = Field(description="How to install it, or what else to know.")
+
+
+class Providers(Result):
+    providers: list[Found]
+
+
+@plugin.handles("completion:providers", reads=True)
+async def list_providers(ctx: Context, params: Nothing) -> Providers:
+    """List the providers, and whether their programs are installed."""
+    return Providers(providers=[Found(name=each.name, program=each.program, hint=each.hint) for each in installed()])
 
 
 async def _own(ctx: Context, completion_id: str) -> StoredCompletion:

@@ -51,6 +51,20 @@ AGENT = {
     "grants": 1,
     "last_used_at": None,
 }
+SPAWNED = {"provider": "command", "completion_id": "c1", "conversation_id": "t1"}
+LOG_PAGE = {"agent_id": "ada", "completion_id": "c1", "state": "done", "next_offset": 9, "size": 9}
+USAGE = {
+    "completions": 1, "input_tokens": 17, "cache_creation_tokens": 1, "cache_read_tokens": 2, "output_tokens": 3,
+    "cost_usd": 0.5, "listing_bytes": 9,
+}  # fmt: skip
+COMPLETION = {
+    "completion_id": "c1", "agent_id": "ada", "conversation_id": "t1", "state": "done", "place": None, "attempt": 1,
+    "created_at": AT, "started_at": AT, "ended_at": AT, "text": "said\x1b[2J", "error": None, "usage": USAGE,
+}  # fmt: skip
+CONVERSATION = {
+    "conversation_id": "t1", "agent_id": "ada", "messages": 1, "created_at": AT, "updated_at": AT, "can_resume": True,
+}  # fmt: skip
+MESSAGE = {"seq": 1, "role": "user", "text": "hi\x1b[2J", "completion_id": "c1", "at": AT}
 RULE = {"resource": "events/a:*", "access": "write", "source": "profile standard", "expires_at": None}
 TOKEN = {"credential_id": "t2", "agent_id": "ada", "token": "ksi_secret", "expires_at": AT}
 HELD = {
@@ -174,6 +188,28 @@ class FakeDaemon:
             "agent:remove": lambda data: {"agent_id": data["agent_id"], "removed": True},
             "agent:freeze": lambda _: {"agents": ["ada"]},
             "agent:unfreeze": lambda _: {"agents": ["ada"]},
+            "agent:spawn": lambda data: SPAWNED | {"agent_id": data["agent_id"]},
+            "agent:tree": lambda _: {
+                "agents": [AGENT | {"depth": depth, "provider": "command", "state": "idle"} for depth in (0, 1)]
+            },
+            "agent:logs": lambda data: LOG_PAGE | {"text": "" if data["offset"] else "said\x1b[2J\n"},
+            "agent:terminate": lambda _: {"agents": ["ada", "kid"], "completions": 1},
+            "agent:restart": lambda _: {"agent_id": "ada", "completions": 0},
+            "completion:async": lambda data: {
+                "completion_id": "c1",
+                "conversation_id": "t1",
+                "state": "queued",
+                **data,
+            },
+            "completion:wait": lambda _: COMPLETION,
+            "completion:status": lambda _: COMPLETION,
+            "completion:cancel": lambda _: COMPLETION | {"state": "cancelled"},
+            "completion:list": lambda _: {"completions": [COMPLETION], "waiting": 1, "under_way": 2},
+            "completion:token_usage": lambda data: {"by": data["by"], "usage": [USAGE | {"group": "ada"}]},
+            "completion:providers": lambda _: {"providers": [{"name": "claude", "program": None, "hint": "npm"}]},
+            "conversation:list": lambda _: {"conversations": [CONVERSATION]},
+            "conversation:get": lambda _: CONVERSATION | {"page": [MESSAGE], "next_after": None},
+            "conversation:export": lambda data: {"content": {} if data["format"] == "json" else "# Conversation\n"},
             "token:create": lambda data: TOKEN | {"agent_id": data["agent_id"]},
             "token:list": lambda _: {"tokens": [{"credential_id": "t1", "agent_id": "ada", "state": "live"}]},
             "token:revoke": lambda data: {**data, "agent_id": "ada", "revoked": True},

@@ -187,6 +187,7 @@ def test_the_doctor_sees_a_running_daemon_agree_with_its_lock(installed: Path, k
     ksi("start", "--wait")
     code, found = findings(ksi)
     assert found["daemon"] == {"ok"}
+    assert found["providers"] == {"ok"}
     assert found["plugins"] == {"fail"}  # the fake daemon has a broken one
     assert found["http port"] == {"fail"}
     assert code == 1

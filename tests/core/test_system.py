@@ -252,7 +252,7 @@ CORE_EVENTS = {
     "agent:register", "agent:list", "agent:get", "agent:remove", "agent:freeze", "agent:unfreeze", "agent:config",
     "agent:spawn", "agent:tree", "agent:terminate", "agent:restart", "agent:logs",
     "completion:async", "completion:wait", "completion:status", "completion:cancel", "completion:list",
-    "completion:token_usage", "conversation:list", "conversation:get", "conversation:export",
+    "completion:token_usage", "completion:providers", "conversation:list", "conversation:get", "conversation:export",
     "token:create", "token:list", "token:revoke", "token:rotate",
     "permission:get_agent", "permission:set_agent", "permission:remove_agent", "permission:list_profiles",
     "permission:get_profile", "permission:grant", "permission:revoke", "permission:explain", "permission:validate_spawn",

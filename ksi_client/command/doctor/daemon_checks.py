@@ -98,6 +98,20 @@ def plugins(site: Site) -> Iterator[Finding]:
         yield Finding("plugins", "ok", f"{len(site.plugins)}, none broken")
 
 
+def providers(site: Site) -> Iterator[Finding]:
+    """Which programs the daemon can run as agents."""
+    if site.providers is None:
+        yield Finding("providers", "ok", "not known while the daemon does not answer")
+        return
+    found = [each for each in site.providers if each.get("program")]
+    missing = [
+        str(each.get("name")) for each in site.providers if not each.get("program") and each.get("name") != "command"
+    ]
+    seen = [f"{each.get('name')} is {each.get('program')}" for each in found]
+    seen += [f"{name} is not installed" for name in missing]
+    yield Finding("providers", "ok", "; ".join(seen) or "none")
+
+
 def health(site: Site) -> Iterator[Finding]:
     """The event loop is not lagging, no notice was dropped, no alarm is active."""
     if site.health is None:

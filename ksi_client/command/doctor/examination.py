@@ -21,6 +21,7 @@ CHECKS: dict[str, Check] = {
     "daemon": daemon_checks.daemon,
     "http port": daemon_checks.http_port,
     "plugins": daemon_checks.plugins,
+    "providers": daemon_checks.providers,
     "health": daemon_checks.health,
     "versions": daemon_checks.versions,
     "databases": file_checks.databases,
@@ -62,13 +63,14 @@ def _collect() -> Site:
         settings = check_settings()
     except Fault as fault:
         settings_problem = fault.message
-    status = health = plugins = agents = None
+    status = health = plugins = agents = providers = None
     try:
         with SyncClient(socket_file(var), timeout_s=5) as client:
             status = client.send("system:status")
             health = client.send("system:health")
             plugins = client.send("plugin:list")["plugins"]
             agents = client.send("agent:list")["agents"]
+            providers = client.send("completion:providers")["providers"]
     except KsiError as error:
         unreachable_reason = error.message
     return Site(
@@ -81,4 +83,5 @@ def _collect() -> Site:
         plugins=plugins,
         unreachable_reason=unreachable_reason,
         agents=agents,
+        providers=providers,
     )

@@ -28,6 +28,7 @@ class Site(NamedTuple):
     plugins: list[dict[str, Any]] | None
     unreachable_reason: str | None
     agents: list[dict[str, Any]] | None = None
+    providers: list[dict[str, Any]] | None = None
 
     @property
     def is_known(self) -> bool:
