@@ -9,9 +9,10 @@ from ksi_daemon.errors import Invalid, KsiError
 from ksi_daemon.mcp.message import Rpc
 from ksi_daemon.mcp.protocol_errors import explained
 from ksi_daemon.mcp.refusals import error_body, error_object, refusal_headers
-from ksi_daemon.mcp.request import PRINCIPAL, REFUSAL, WRITTEN
+from ksi_daemon.mcp.request import HAS_LEFT, PRINCIPAL, REFUSAL, WRITTEN
 from ksi_daemon.routing.router import Router
 
+TOOLS = b'"tools":['  # in the event of a stream that has the list
 DESCRIBES_BODY = (b"content-type", b"content-length")
 
 
@@ -50,16 +51,23 @@ class Reply:
                 await self._replace(refusal)
                 return
             await self._send(head)
+        has_left = self._has_left()
         await self._send(message)
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
-            self._note_written(whole=True)
+        if message["type"] == "http.response.body" and (
+            not message.get("more_body", False) or TOOLS in message.get("body", b"")
+        ):
+            self._note_written(whole=not has_left)
 
     def end(self) -> None:
         """The request is over: what was not written by now never is."""
         self._note_written(whole=False)
 
+    def _has_left(self) -> bool:
+        """Whether the client closed its connection before what is sent now: some close as soon as they have the list."""
+        return WRITTEN in self._scope and bool(self._scope[HAS_LEFT]())
+
     def _note_written(self, *, whole: bool) -> None:
-        """Say whether the reply was written to its end, if somebody waits to hear it."""
+        """Say whether the reply, or the part of it that has the list of tools, was written, if somebody waits to hear it."""
         written: asyncio.Future[bool] | None = self._scope.get(WRITTEN)
         if written is not None and not written.done():
             written.set_result(whole)

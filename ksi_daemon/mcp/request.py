@@ -11,7 +11,8 @@ from ksi_daemon.mcp.message import NAMED_BY, Rpc
 PRINCIPAL = "ksi.principal"  # in the ASGI scope: who calls
 VIEW = "ksi.view"  # in the ASGI scope: the name of the view that the caller looks through, or None
 FLUSHED = "ksi.flushed"  # in the ASGI scope: waits until the client's machine took all that was written, or is gone
-WRITTEN = "ksi.written"  # in the ASGI scope: a future, whether the reply was written to its end
+HAS_LEFT = "ksi.has_left"  # in the ASGI scope: whether the client has closed the connection
+WRITTEN = "ksi.written"  # in the ASGI scope: a future, whether what is waited for was written
 SESSION = "ksi.session"  # in the ASGI scope: the session that the request is in, in revisions that have them
 REFUSAL = "ksi.refusal"  # in the ASGI scope: the error that decides the HTTP status
 

@@ -22,7 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from ksi_daemon.mcp.request import FLUSHED
+from ksi_daemon.mcp.request import FLUSHED, HAS_LEFT
 from ksi_daemon.routing.slow_readers import SlowReaders
 from ksi_daemon.web.request_head import HEAD_END, BadHead, RequestHead, checked_head
 
@@ -114,6 +114,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._counted_bytes = 0
         self._timer: TimerHandle | None = None
         self._lost = False
+        self._has_left = False
+        self._took_all = False  # what was written when the client closed its side
 
     # The connection
 
@@ -137,14 +139,27 @@ class HttpProtocol(HttpToolsProtocol):
         self.config.slow_readers.closed(self)
         super().connection_lost(exc)
 
+    def eof_received(self) -> None:
+        """The client has closed its side. If nothing was on its way then, it had taken everything."""
+        self._has_left = True
+        self._took_all = not self.transport.get_write_buffer_size() and not _unacknowledged(self.transport)
+        super().eof_received()
+
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection, or it was lost."""
+        return self._has_left or self._lost
+
     async def flushed(self) -> bool:
-        """Wait until the client's machine has taken everything that was written; False when the connection was lost before."""
+        """Wait until the client's machine has taken everything that was written; False when the connection was lost before.
+
+        What was written after the client had left is for the caller to know.
+        """
         pauses = itertools.chain(FLUSH_PAUSES_S, itertools.repeat(FLUSH_PAUSES_S[-1]))
         while not self._lost and (  # noqa: ASYNC110 - transports signal nothing of it
             self.transport.get_write_buffer_size() or _unacknowledged(self.transport)
         ):
             await asyncio.sleep(next(pauses))
-        return not self._lost
+        return self._took_all or not self._lost
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -263,6 +278,7 @@ class HttpProtocol(HttpToolsProtocol):
             raise _Pipelined
         self._headers_complete = False
         super().on_message_begin()
+        self.scope[HAS_LEFT] = self.has_left  # type: ignore[literal-required]
         self.scope[FLUSHED] = self.flushed  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:

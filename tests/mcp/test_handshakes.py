@@ -138,6 +138,31 @@ async def test_a_list_that_was_never_delivered_leaves_the_next_one_full() -> Non
         assert kind(await show(hub, await completion(hub, 3))) == "thin"
 
 
+async def leave_after_the_list(hub: McpHub, token: str, session: dict[str, str]) -> None:
+    """Read the list, and close before the stream that brings it has ended."""
+    reader, writer = await soon(asyncio.open_connection("127.0.0.1", hub.port))
+    body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/list"}).encode()
+    named = {**session, "host": f"127.0.0.1:{hub.port}", "authorization": f"Bearer {token}", "accept": BOTH}
+    named |= {"content-type": "application/json", "content-length": str(len(body))}
+    head = "POST /mcp HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in named.items())
+    writer.write(head.encode() + b"\r\n" + body)
+    await soon(reader.readuntil(b"]}}"))  # the end of the list, with which its event ends
+    writer.close()
+    await soon(writer.wait_closed())
+    await soon(hub.service.handshakes.settled())
+
+
+async def test_a_client_that_leaves_as_soon_as_it_has_the_list_was_delivered_it() -> None:
+    """K013: Codex closes the stream of a session's reply before it has ended."""
+    async with serving_mcp() as hub:
+        token = await hub.agent()
+        for expected in ("full", "thin", "thin"):
+            session = await opened(hub, token, headers={"x-ksi-conversation-id": "c1"})
+            await leave_after_the_list(hub, token, session)
+            shown = await hub.hub.call("mcp:get_session", agent_id="bot", conversation_id="c1")
+            assert (shown["completions"][0]["kind"], shown["completions"][0]["delivered"]) == (expected, True)
+
+
 async def test_sessions_of_a_conversation_are_its_completions() -> None:
     """K012 K041"""
     async with serving_mcp() as hub:

@@ -375,3 +375,25 @@ def test_the_limit_of_connections_leaves_descriptors_for_the_rest(monkeypatch: p
     for descriptors in (1_000_000, -1):
         monkeypatch.setattr("resource.getrlimit", lambda _, soft=descriptors: (soft, soft))
         assert connection_limit() == MOST_CONNECTIONS
+
+
+@pytest.mark.parametrize("size", [100, 20_000_000])
+async def test_whether_a_client_took_what_was_written_is_known_also_when_it_leaves(tmp_path: Path, size: int) -> None:
+    """K013: one that leaves before the end of a reply took all that had been written, or not."""
+    found: asyncio.Future[tuple[bool, bool]] = asyncio.get_running_loop().create_future()
+
+    async def begin_and_wait(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        writing = asyncio.ensure_future(send({"type": "http.response.body", "body": b"x" * size, "more_body": True}))
+        await receive()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await writing
+        found.set_result((scope["ksi.has_left"](), await scope["ksi.flushed"]()))
+
+    async with site(tmp_path, begin_and_wait) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(served.head())
+        await reader.readexactly(150)  # the head, and at least the first bytes
+        writer.close()
+        assert await asyncio.wait_for(found, WAIT_S) == (True, size == 100)
