@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.benchmarks import hub, mcp, retrieval, rights
+from scripts.benchmarks import agents, hub, mcp, retrieval, rights
 from scripts.benchmarks.figure import Figure, machine, table
 
 SUITES: dict[str, Callable[..., list[Figure]]] = {
+    "agents": agents.measure,
     "hub": hub.measure,
     "mcp": mcp.measure,
     "retrieval": retrieval.measure,

@@ -169,3 +169,36 @@ def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: 
     broken = ksi("audit", "verify", "--json")
     assert (broken.returncode, json.loads(broken.stdout)["first_bad_seq"]) == (1, 2)
     assert "broken from row 2 on" in ksi("audit", "verify").stdout
+
+
+@pytest.mark.usefixtures("running")
+def test_agents_are_spawned_asked_followed_and_ended_from_the_command_line(ksi: Ksi) -> None:
+    """Section 3.3, Spawn and Completion: `ksi agents`, `ksi completions`, `ksi conversations`, `ksi usage`."""
+    script = 'read p; echo said $p; echo \'{"input_tokens": 5, "output_tokens": 7}\' > $KSI_USAGE_FILE'
+    spawned = ksi("agents", "spawn", "bot", "-o", "resumes=true", "--", "/bin/sh", "-c", script)
+    assert "spawned bot" in spawned.stdout
+    assert ksi("agents", "ask", "bot", "hello", "there").stdout == "said hello there\n"
+    again = json.loads(ksi("agents", "ask", "bot", "--last", "again", "--json").stdout)
+    assert (again["text"], again["resumed"]) == ("said again\n", True)
+    assert ksi("agents", "logs", "bot").stdout == "said again\n"
+    queued = ksi("agents", "ask", "bot", "--no-wait", "later").stdout.strip()
+    assert ksi("completions", "wait", queued).stdout == "said later\n"
+    assert "done" in ksi("completions", "show", queued).stdout
+    conversations = json.loads(ksi("conversations", "ls", "--json").stdout)["conversations"]
+    assert sorted(each["messages"] for each in conversations) == [2, 4]
+    exported = ksi("conversations", "export", again["conversation_id"]).stdout
+    assert exported.count("## ") == 4
+    assert json.loads(ksi("usage", "--json").stdout)["usage"][0]["output_tokens"] == 21
+    assert ksi("agents", "spawn", "kid", "--parent", "bot", "--", "/bin/sleep", "1000").returncode == 0
+    sleeping = ksi("agents", "ask", "kid", "--no-wait", "go").stdout.strip()
+    assert "  kid" in ksi("agents", "tree").stdout
+    assert ksi("agents", "terminate", "bot", "--force").stdout == "terminated bot\nterminated kid\n"
+    assert "cancelled" in ksi("completions", "show", sleeping).stdout
+    refused = ksi("agents", "ask", "bot", "more")
+    assert (refused.returncode, "ksi agents restart bot" in refused.stderr) == (7, True)
+    assert ksi("agents", "attach", "bot").returncode == 3
+    assert ksi("agents", "spawn", "x", "--provider", "nope").returncode == 2
+    failing = ksi("agents", "spawn", "bad", "--", "/bin/sh", "-c", "echo why >&2; exit 3")
+    assert failing.returncode == 0
+    failed = ksi("agents", "ask", "bad", "go")
+    assert (failed.returncode, "exited with 3: why" in failed.stderr) == (1, True)
