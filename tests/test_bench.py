@@ -32,7 +32,7 @@ def test_the_table_shows_measured_limit_and_verdict() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("suite", "count"), [("hub", 12), ("mcp", 9), ("retrieval", 13), ("rights", 5)])
+@pytest.mark.parametrize(("suite", "count"), [("agents", 4), ("hub", 12), ("mcp", 9), ("retrieval", 13), ("rights", 5)])
 def test_a_bench_runs_and_writes_every_figure(tmp_path: Path, suite: str, count: int) -> None:
     """U06: the rights bench measures it."""
     written = tmp_path / "figures.json"

@@ -39,9 +39,19 @@ class RunFolder:
         """Make the folder anew, with these files in it."""
         self._agents.mkdir(mode=0o700, exist_ok=True)
         self.delete()
-        for name, content in files.items():
-            data = content if isinstance(content, bytes) else content.encode()
-            create_beneath(self._agents, f"{self._relative}/{name}", data, mode=0o600, parents=True)
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
+        agent = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.mkdir(self.path.name, 0o700, dir_fd=agent)
+            run = os.open(self.path.name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=agent)
+        finally:
+            os.close(agent)
+        try:
+            for name, content in files.items():
+                data = content if isinstance(content, bytes) else content.encode()
+                create_beneath(run, name, data, mode=0o600)
+        finally:
+            os.close(run)
 
     def delete(self) -> None:
         """Delete the folder with all that is in it. `rmtree` does not follow links."""
@@ -100,6 +110,8 @@ def delete_old(agents: Path, agent_id: str, keep: set[str]) -> None:
 
 def make_workspace(agents: Path, agent_id: str) -> None:
     """The workspace of an agent that was given none."""
+    if (agents / agent_id / WORKSPACE).is_dir() and not (agents / agent_id / WORKSPACE).is_symlink():
+        return
     for folder in (agents, agents / agent_id, agents / agent_id / WORKSPACE):
         if folder.is_symlink():
             folder.unlink()

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ksi_daemon.storage.sqlite import Database, Row, Transaction
+from ksi_daemon.storage.sqlite import Database, Row, Statement
 
 CompletionState = Literal["queued", "running", "done", "failed", "cancelled", "interrupted"]
 Role = Literal["user", "assistant"]
@@ -184,54 +184,49 @@ class SqliteCompletions:
 
     async def add(self, completion: StoredCompletion) -> None:
         """A new completion, and its conversation if there is none yet."""
-        async with self._database.transaction() as transaction:
-            await transaction.execute(
-                "INSERT INTO conversations (agent_id, conversation_id, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)"
-                " ON CONFLICT DO UPDATE SET updated_at = excluded.updated_at",
-                completion.agent_id,
-                completion.conversation_id,
-                completion.created_at,
-            )
-            await transaction.execute(
-                "INSERT INTO completions (completion_id, agent_id, conversation_id, state, record) VALUES (?, ?, ?, ?, ?)",
-                completion.completion_id,
-                completion.agent_id,
-                completion.conversation_id,
-                completion.state,
-                _encoded(completion),
-            )
+        conversation = (
+            "INSERT INTO conversations (agent_id, conversation_id, created_at, updated_at) VALUES (?1, ?2, ?3, ?3)"
+            " ON CONFLICT DO UPDATE SET updated_at = excluded.updated_at",
+            [(completion.agent_id, completion.conversation_id, completion.created_at)],
+        )
+        row = (
+            "INSERT INTO completions (completion_id, agent_id, conversation_id, state, record) VALUES (?, ?, ?, ?, ?)",
+            [
+                (
+                    completion.completion_id,
+                    completion.agent_id,
+                    completion.conversation_id,
+                    completion.state,
+                    _encoded(completion),
+                )
+            ],
+        )
+        await self._database.execute_all([conversation, row])
 
     async def save(self, completion: StoredCompletion) -> None:
         """What has changed of a completion."""
-        await self._database.execute(
-            "UPDATE completions SET state = ?, record = ? WHERE completion_id = ?",
-            completion.state,
-            _encoded(completion),
-            completion.completion_id,
-        )
+        await self._database.execute_all([_update(completion)])
 
     async def begin(self, completion: StoredCompletion) -> None:
         """Save a completion as it begins an attempt. Its prompt becomes a message, once."""
-        async with self._database.transaction() as transaction:
-            await _update(transaction, completion)
-            await _add_message(transaction, completion, "user", completion.prompt)
+        await self._database.execute_all([_update(completion), *_message(completion, "user", completion.prompt)])
 
     async def finish(
         self, completion: StoredCompletion, *, session: str | None = None, used: Used | None = None
     ) -> None:
         """Save what an attempt led to, with what it `used`. An answer becomes a message; `session` continues the conversation."""
-        async with self._database.transaction() as transaction:
-            await _update(transaction, completion)
-            if completion.state == "done":
-                await _add_message(transaction, completion, "assistant", completion.text)
-                await transaction.execute(
+        statements = [_update(completion)]
+        if completion.state == "done":
+            statements += _message(completion, "assistant", completion.text)
+            statements.append(
+                (
                     "UPDATE conversations SET session = ? WHERE agent_id = ? AND conversation_id = ?",
-                    session,
-                    completion.agent_id,
-                    completion.conversation_id,
+                    [(session, completion.agent_id, completion.conversation_id)],
                 )
-            if used is not None:
-                await _add_usage(transaction, completion, used)
+            )
+        if used is not None:
+            statements.append(_usage(completion, used))
+        await self._database.execute_all(statements)
 
     async def get(self, completion_id: str) -> StoredCompletion | None:
         """One completion."""
@@ -336,18 +331,14 @@ CONVERSATIONS = (
 )
 
 
-async def _update(transaction: Transaction, completion: StoredCompletion) -> None:
-    await transaction.execute(
-        "UPDATE completions SET state = ?, record = ? WHERE completion_id = ?",
-        completion.state,
-        _encoded(completion),
-        completion.completion_id,
-    )
+def _update(completion: StoredCompletion) -> Statement:
+    sql = "UPDATE completions SET state = ?, record = ? WHERE completion_id = ?"
+    return sql, [(completion.state, _encoded(completion), completion.completion_id)]
 
 
-async def _add_usage(transaction: Transaction, completion: StoredCompletion, used: Used) -> None:
+def _usage(completion: StoredCompletion, used: Used) -> Statement:
     """Attempts of one completion are added up."""
-    await transaction.execute(
+    sql = (
         "INSERT INTO token_usage (completion_id, agent_id, conversation_id, handshake, day, input_tokens,"
         " cache_creation_tokens, cache_read_tokens, output_tokens, cost_usd, listing_bytes)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
@@ -356,7 +347,9 @@ async def _add_usage(transaction: Transaction, completion: StoredCompletion, use
         " cache_read_tokens = cache_read_tokens + excluded.cache_read_tokens,"
         " output_tokens = output_tokens + excluded.output_tokens,"
         " cost_usd = coalesce(cost_usd + excluded.cost_usd, cost_usd, excluded.cost_usd),"
-        " handshake = excluded.handshake, listing_bytes = excluded.listing_bytes",
+        " handshake = excluded.handshake, listing_bytes = excluded.listing_bytes"
+    )
+    row = (
         completion.completion_id,
         completion.agent_id,
         completion.conversation_id,
@@ -369,28 +362,21 @@ async def _add_usage(transaction: Transaction, completion: StoredCompletion, use
         used.usage.cost_usd,
         used.listing_bytes,
     )
+    return sql, [row]
 
 
-async def _add_message(transaction: Transaction, completion: StoredCompletion, role: Role, text: str) -> None:
+def _message(completion: StoredCompletion, role: Role, text: str) -> list[Statement]:
+    """A message, written once also when an attempt is begun again after a crash."""
     at = completion.ended_at or completion.started_at or completion.created_at
-    await transaction.execute(  # once, also when an attempt is begun again after a crash
+    sql = (
         "INSERT INTO messages (agent_id, conversation_id, seq, role, text, completion_id, at)"
         " SELECT ?1, ?2, (SELECT coalesce(max(seq), 0) + 1 FROM messages WHERE agent_id = ?1 AND conversation_id = ?2),"
         " ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM messages"
-        " WHERE agent_id = ?1 AND conversation_id = ?2 AND completion_id = ?5 AND role = ?3)",
-        completion.agent_id,
-        completion.conversation_id,
-        role,
-        text,
-        completion.completion_id,
-        at,
+        " WHERE agent_id = ?1 AND conversation_id = ?2 AND completion_id = ?5 AND role = ?3)"
     )
-    await transaction.execute(
-        "UPDATE conversations SET updated_at = ? WHERE agent_id = ? AND conversation_id = ?",
-        at,
-        completion.agent_id,
-        completion.conversation_id,
-    )
+    row = (completion.agent_id, completion.conversation_id, role, text, completion.completion_id, at)
+    changed = "UPDATE conversations SET updated_at = ? WHERE agent_id = ? AND conversation_id = ?"
+    return [(sql, [row]), (changed, [(at, completion.agent_id, completion.conversation_id)])]
 
 
 def _names(agents: Sequence[str] | None) -> str | None:

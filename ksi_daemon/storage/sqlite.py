@@ -25,15 +25,52 @@ Row = sqlite3.Row
 DatabaseError = sqlite3.DatabaseError
 
 
+Statement = tuple[str, Sequence[Sequence[Any]]]  # SQL, and the parameters of each run of it
+
+
 @dataclass(slots=True)
 class _Write:
-    """One statement that waits for its turn in a group commit."""
+    """Statements that wait for their turn in a group commit: all of them, or none."""
 
-    sql: str
-    rows: Sequence[Sequence[Any]]  # one run of the statement for each
+    statements: Sequence[Statement]
     done: asyncio.Future["_Write"]
     changed: int = 0
     returned: list[Row] = field(default_factory=list)
+    error: Exception | None = None
+
+
+class _WriterConnection(sqlite3.Connection):
+    """The writer's connection. Its `commit` writes the whole `group` first: in one visit to its thread, instead of one for each statement."""
+
+    group: Sequence[_Write] = ()
+
+    def commit(self) -> None:
+        if not self.group:
+            super().commit()
+            return
+        group, self.group = self.group, ()
+        self.execute("BEGIN IMMEDIATE")
+        for write in group:
+            if not write.done.cancelled():
+                self._run(write)
+        self.execute("COMMIT")
+
+    def _run(self, write: _Write) -> None:
+        """Run one write; if it fails, nothing of it stays."""
+        try:
+            self.execute("SAVEPOINT one_write")
+            for sql, rows in write.statements:
+                for params in rows:
+                    cursor = self.execute(sql, params)
+                    write.returned += cursor.fetchall()
+                    write.changed += max(0, cursor.rowcount)
+            self.execute("RELEASE one_write")
+        except Exception as error:
+            if not self.in_transaction:
+                raise
+            self.execute("ROLLBACK TO one_write")
+            self.execute("RELEASE one_write")
+            write.error = error
 
 
 @dataclass(slots=True)
@@ -69,10 +106,13 @@ class Transaction:
 class Database:
     """One SQLite file. Writes queue for the one writer and commit in groups; reads run beside them."""
 
-    def __init__(self, path: Path, writer: aiosqlite.Connection, migrations: Sequence[str]) -> None:
+    def __init__(
+        self, path: Path, writer: aiosqlite.Connection, connection: _WriterConnection, migrations: Sequence[str]
+    ) -> None:
         self.path = path
         self.migrations = tuple(migrations)
         self._writer = writer
+        self._connection = connection  # what the writer wraps
         self._waiting: deque[_Write | _Turn] = deque()
         self._arrived = asyncio.Event()
         self._closing = False
@@ -98,18 +138,22 @@ class Database:
 
     async def execute(self, sql: str, *params: Any) -> int:
         """Run one statement; returns how many rows it changed, once that is durable."""
-        return (await self._write(sql, [params])).changed
+        return (await self._write([(sql, [params])])).changed
+
+    async def execute_all(self, statements: Sequence[Statement]) -> int:
+        """Run several statements, all or none, without holding up other writes as `transaction` does; returns how many rows changed."""
+        return (await self._write(statements)).changed
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
         """Run one statement for each row, all or none; returns how many rows changed, once that is durable."""
-        return (await self._write(sql, rows)).changed
+        return (await self._write([(sql, rows)])).changed
 
     async def execute_returning(self, sql: str, *params: Any) -> list[Row]:
         """Run one statement that ends in RETURNING; its rows, once they are durable."""
-        return (await self._write(sql, [params])).returned
+        return (await self._write([(sql, [params])])).returned
 
-    async def _write(self, sql: str, rows: Sequence[Sequence[Any]]) -> _Write:
-        write = _Write(sql, rows, asyncio.get_running_loop().create_future())
+    async def _write(self, statements: Sequence[Statement]) -> _Write:
+        write = _Write(statements, asyncio.get_running_loop().create_future())
         self._enqueue(write)
         return await write.done
 
@@ -181,10 +225,8 @@ class Database:
     async def _commit(self, group: list[_Write]) -> None:
         """One transaction for the whole group; a failing statement fails only its own caller."""
         try:
-            await self._writer.execute("BEGIN IMMEDIATE")
-            for write in group:
-                await self._run(write)
-            await self._writer.execute("COMMIT")
+            self._connection.group = group
+            await self._writer.commit()
         except BaseException as error:
             _fail([write.done for write in group], error)
             with suppress(sqlite3.Error):
@@ -192,25 +234,10 @@ class Database:
             if not isinstance(error, Exception):
                 raise
         for write in group:
-            if not write.done.done():
+            if write.error is not None:
+                _fail([write.done], write.error)
+            elif not write.done.done():
                 write.done.set_result(write)
-
-    async def _run(self, write: _Write) -> None:
-        if write.done.cancelled():
-            return
-        try:
-            await self._writer.execute("SAVEPOINT one_write")
-            for params in write.rows:
-                async with self._writer.execute(write.sql, params) as cursor:
-                    write.returned += await cursor.fetchall()
-                    write.changed += max(0, cursor.rowcount)
-            await self._writer.execute("RELEASE one_write")
-        except Exception as error:
-            if not self._writer.in_transaction:
-                raise
-            await self._writer.execute("ROLLBACK TO one_write")
-            await self._writer.execute("RELEASE one_write")
-            _fail([write.done], error)
 
     async def _give_turn(self, turn: _Turn) -> None:
         """Grant the connection to a transaction and wait until it ends. The caller may be cancelled at any time."""
@@ -258,16 +285,22 @@ async def open_database(path: Path, migrations: Sequence[str]) -> AsyncIterator[
     """Open a database, created or migrated first. Raises `BadData` if the file is damaged."""
     await asyncio.to_thread(prepare_file, path, migrations)
     async with AsyncExitStack() as stack:
-        writer = await _connect(path)
+        made: list[_WriterConnection] = []
+
+        def make(*args: Any, **kwargs: Any) -> _WriterConnection:
+            made.append(_WriterConnection(*args, **kwargs))
+            return made[0]
+
+        writer = await _connect(path, factory=make)
         stack.push_async_callback(writer.close)
-        database = Database(path, writer, migrations)
+        database = Database(path, writer, made[0], migrations)
         writing = asyncio.create_task(database._write_forever(), name=f"writer of {path.name}")
         stack.push_async_callback(database._close, writing)
         yield database
 
 
-async def _connect(path: Path) -> aiosqlite.Connection:
-    connection = await aiosqlite.connect(path, isolation_level=None)
+async def _connect(path: Path, **options: Any) -> aiosqlite.Connection:
+    connection = await aiosqlite.connect(path, isolation_level=None, **options)
     try:
         await _configure(connection)
     except BaseException:  # its thread would keep the process from ending
