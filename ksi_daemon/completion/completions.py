@@ -292,7 +292,7 @@ class Completions:
             for agent in self.agents_folder.iterdir():
                 for run in agent.iterdir() if agent.is_dir() and not agent.is_symlink() else ():
                     if run.name not in living and run.name != WORKSPACE:
-                        RunFolder(self.agents_folder, agent.name, run.name).delete_secrets()
+                        self._delete_secrets(RunFolder(self.agents_folder, agent.name, run.name))
         for credential in self._rights.credentials.all():
             ours = credential.created_by == "daemon" and credential.completion_id is not None
             if ours and credential.completion_id not in living:
@@ -400,7 +400,7 @@ class Completions:
             runner = await self._starter.start(folder.path, self._environment(begun, secret) | launch.environment)
         except BaseException:
             await self._end_token(begun)
-            folder.delete_secrets()
+            self._delete_secrets(folder)
             raise
         return begun, runner
 
@@ -427,8 +427,7 @@ class Completions:
     async def _finish(self, completion: StoredCompletion, outcome: Outcome) -> None:
         """An attempt has ended: retry it, or store what became of the completion and say so."""
         await self._end_token(completion)
-        folder = self._folder(completion)
-        folder.delete_secrets()
+        self._delete_secrets(self._folder(completion))
         failure = outcome.failure
         used = None if outcome.usage is None else await self._used(completion, outcome.usage)
         if completion.resumes is not None:
@@ -571,6 +570,13 @@ class Completions:
         if completion.resumes is not None:
             given["KSI_RESUMES"] = "1"
         return inherited | given
+
+    def _delete_secrets(self, folder: RunFolder) -> None:
+        """Delete the config of a run that has ended. What cannot be deleted is harmless, because its token is dead, but named."""
+        try:
+            folder.delete_secrets()
+        except OSError as error:
+            self._log.error("the files of a run could not be deleted", folder=str(folder.path), problem=str(error))
 
     async def _end_token(self, completion: StoredCompletion) -> None:
         if completion.credential_id is not None and self._rights.credentials.find(completion.credential_id) is not None:

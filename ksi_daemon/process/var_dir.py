@@ -18,6 +18,8 @@ MARKER = ".ksi-var"
 KNOWN_NAMES = frozenset({
     *FOLDERS, MARKER, ".gitignore", "agents", "audit-set-aside", "exports", "lost+found", "profiles",
 })  # fmt: skip
+IGNORED = ".gitignore"
+IGNORED_TEXT = "# Databases, logs and agents' configs, with secrets in them: git must never take them.\n*\n"
 MARKER_TEXT = "This folder holds the files of a KSI daemon; the ksi command finds it by this file.\n"
 
 
@@ -73,11 +75,13 @@ def _mark(var_dir: Path) -> None:
             f"{var_dir} is not a folder of KSI: it holds {', '.join(others[:3])}{' and more' if others[3:] else ''}. "
             "Set KSI_VAR_DIR (or --var-dir) to a new or an empty folder."
         )
-    handle = os.open(var_dir / MARKER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(handle, MARKER_TEXT.encode())
-    finally:
-        os.close(handle)
+    for name, text in ((IGNORED, IGNORED_TEXT), (MARKER, MARKER_TEXT)):
+        if not os.path.lexists(var_dir / name):
+            handle = os.open(var_dir / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(handle, text.encode())
+            finally:
+                os.close(handle)
 
 
 def _refuse_unsafe(folder: Path, *, is_marked: bool = True) -> None:

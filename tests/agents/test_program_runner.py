@@ -3,8 +3,9 @@
 import asyncio
 import os
 import signal
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,21 @@ async def test_no_secret_is_in_the_arguments(tmp_path: Path, mark: str) -> None:
         assert mark.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     runner.send(signal.SIGTERM)
     await runner.wait()
+
+
+async def test_whatever_lies_in_place_of_a_config_is_replaced_and_its_target_untouched(tmp_path: Path) -> None:
+    """S02: a link, a hard link, a pipe."""
+    target = tmp_path / "target"
+    target.write_text("kept")
+    places: list[Callable[[Path, Path], object]] = [os.symlink, os.link, lambda _, path: os.mkfifo(path)]
+    for number, place in enumerate(places):
+        folder = RunFolder(tmp_path / "agents", "scout", f"run{number}")
+        folder.path.mkdir(parents=True)
+        place(target, folder.path / "mcp.json")
+        folder.create({"mcp.json": "{}"})
+        assert (folder.path / "mcp.json").read_text() == "{}"
+        assert stat.S_IMODE((folder.path / "mcp.json").lstat().st_mode) == 0o600
+        assert target.read_text() == "kept"
 
 
 async def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ksi_daemon.agents.run_folder import RunFolder
 from ksi_daemon.agents.runner_process import marked_processes
 from ksi_daemon.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from ksi_daemon.principal import Principal
@@ -111,6 +112,29 @@ async def test_the_token_and_the_config_end_with_the_completion(hub: TestHub) ->
     assert processes(hub) == []
     assert (await hub.call("agent:get", agent_id="bot"))["state"] == "terminated"
     assert (await hub.call("completion:status", completion_id=completion["completion_id"]))["state"] == "cancelled"
+
+
+def refuse(folder: RunFolder) -> None:
+    raise PermissionError(13, "Permission denied", str(folder.path))
+
+
+async def test_a_config_that_is_gone_or_cannot_be_deleted_does_not_keep_an_agent_alive(
+    hub: TestHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S03: the token is dead all the same, and the leftover is in the log."""
+    for name in ("gone", "stuck"):
+        completion = await spawn(hub, "echo $KSI_TOKEN; exec sleep 1000", name, prompt="go")
+        folder = hub.hub.completions.agents_folder / name / completion["completion_id"]
+        await until(lambda: (folder / "stdout").exists() and (folder / "stdout").stat().st_size)  # noqa: B023
+        if name == "gone":
+            (folder / "mcp.json").unlink()
+        else:
+            monkeypatch.setattr(RunFolder, "delete_secrets", refuse)
+        await hub.call("agent:terminate", agent_id=name)
+        assert hub.hub.rights.credentials.live(name) == []
+        assert processes(hub) == []
+        state = (await hub.call("completion:status", completion_id=completion["completion_id"]))["state"]
+        assert state == "cancelled"
 
 
 async def test_terminating_ends_all_below_and_restarting_revives(hub: TestHub) -> None:

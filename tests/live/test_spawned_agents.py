@@ -105,6 +105,17 @@ def test_full_then_thin_over_a_restart_then_refused_then_gone(daemon: Daemon) ->
     )
 
 
+def test_git_does_not_take_the_configs_of_a_var_folder_in_a_work_tree(daemon: Daemon) -> None:
+    """S07"""
+    daemon.start()
+    spawn(daemon, ["/bin/sleep", "1000"], prompt="go")
+    until(lambda: list((daemon.var / "agents").rglob("mcp.json")))
+    git = ["git", "-C", str(daemon.folder)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    taken = subprocess.run([*git, "status", "--porcelain", "-uall"], check=True, capture_output=True, text=True).stdout
+    assert "var/" not in taken
+
+
 def test_usage_is_logged_as_specified(daemon: Daemon) -> None:
     """K017: the event and its fields, beside our own."""
     daemon.start()
