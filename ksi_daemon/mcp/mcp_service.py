@@ -24,6 +24,7 @@ from ksi_daemon.storage.protocol_sessions import SessionStore
 from ksi_daemon.view import View
 from ksi_daemon.workers.worker import in_thread
 
+IMPORT_AFTER_S = 2.0  # a daemon that is stopped before needs none of it
 START_LIMIT_S = 5.0  # that a request waits for the import
 FINISH_CHECK_S = 0.01
 
@@ -52,6 +53,7 @@ class McpService:
         self._listings = Listings(self.tools, handshakes, self.sessions, router, log)
         self._calls = Calls(router)
         self._running: Transports | None = None
+        self._wanted = asyncio.Event()
         self._started = asyncio.Event()
         self.endpoint = Endpoint(router, gate, resolvers, self.tools, self.sessions, self._transports, settings)
 
@@ -61,7 +63,9 @@ class McpService:
         return self._running is not None
 
     async def run(self) -> None:
-        """Import the server and serve until cancelled."""
+        """Import the server, at the first request or when the daemon has run for a moment, and serve until cancelled."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), IMPORT_AFTER_S)
         server = await in_thread(importlib.import_module, "ksi_daemon.mcp.dynamic_server")
         serving = server.serving(self.tools, self._listings, self.list_changes, self._calls, self.sessions, self._log)
         async with serving as transports:
@@ -85,6 +89,7 @@ class McpService:
 
     async def _transports(self) -> Transports:
         if self._running is None:
+            self._wanted.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._started.wait(), START_LIMIT_S)
         if self._running is None:
