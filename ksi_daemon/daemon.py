@@ -180,6 +180,7 @@ async def open_hub(
             router,
             settings.var_dir / "plugins",
             log=log.logger,
+            read=lambda: control.read,
             capabilities={},
             inner=inner,
             bound={Retrieval: lambda database: open_retrieval(database, search)},
@@ -187,7 +188,9 @@ async def open_hub(
         rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, completions, agents)
         rights.on_revoked = lambda agent_id: mcp.list_changes.rights_changed({agent_id})
         router.on_new_catalogue = mcp.list_changes.tools_changed
-        control.problems_of, control.warnings = views.problems, views.warnings
+        control.problems_of = views.problems
+        control.warnings = lambda: [*loader.settings.warnings(), *views.warnings()]
+        control.plugin_rows, control.apply_to_plugins = loader.settings.rows, loader.apply_settings
         rights.plugin_names = lambda: {*loader.running, *loader.set_aside}
         control.alarm_sources += [
             audit.alarms,
@@ -220,8 +223,6 @@ def _announce_change(router: Router, list_changes: ListChanges, completions: Com
 async def serve(read: SettingsRead, log: Log) -> None:
     """Run the daemon until it is asked to stop."""
     settings, stop_requested = read.settings, asyncio.Event()
-    for warning in read.warnings:
-        log.logger.warning(warning)
     exit_timer = ExitTimer(EXIT_AT_THE_LATEST_S, log.logger)
     signals = Signals(stop_requested, exit_timer)
     listener = bind(settings.host, settings.port, settings.var_dir / "run" / "http_port")
@@ -242,7 +243,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         operator_socket = OperatorSocket(router, hub.rights, slow_readers, log.logger)
         control.connections = lambda: len(operator_socket.connections)
         await stack.enter_async_context(operator_socket.listening(control.socket_path))
-        signals.on_hangup = control.reload_settings
+        signals.on_hangup = lambda: router.run_in_background(control.reload_on_signal(), "the reload on SIGHUP")
         await hub.router.note("system:started", {"version": __version__, "pid": control.pid})
         gc.collect()
         gc.freeze()  # what lives as long as the daemon need not be looked at again

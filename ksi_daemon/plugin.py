@@ -48,6 +48,7 @@ from ksi_daemon.hygiene.queries import sanitize_query
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
 from ksi_daemon.logs.log import TO_CALLER
 from ksi_daemon.notice import Notice
+from ksi_daemon.plugin_settings import PluginSettings, check_model
 from ksi_daemon.principal import Principal
 from ksi_daemon.retrieval.document import EVERY_DOCUMENT, Document, Filter, Hit, Parts
 from ksi_daemon.retrieval.index_state import IndexState
@@ -59,19 +60,20 @@ from ksi_daemon.workers.worker import in_process, in_thread
 __all__ = [
     "EVERY_DOCUMENT", "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Dialect", "Document",
     "Failure", "Field", "Filter", "Forbidden", "Hit", "Home", "IndexState", "Internal", "Invalid", "JsonValue",
-    "KsiError", "NotFound", "Nothing", "Notice", "Params", "Parts", "Plugin", "PluginRefused", "Principal", "Result",
-    "Retrieval", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "create_beneath",
+    "KsiError", "NotFound", "Nothing", "Notice", "Params", "Parts", "Plugin", "PluginRefused", "PluginSettings",
+    "Principal", "Result", "Retrieval", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "create_beneath",
     "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query",
     "with_error_boundary",
 ]  # fmt: skip
 
 Capability = TypeVar("Capability")
+Model = TypeVar("Model", bound=PluginSettings)
 
 
 class Home:
-    """The resources of a running plugin: its folder, its database, its log and its capabilities."""
+    """The resources of a running plugin: its folder, its database, its log, its settings and its capabilities."""
 
-    __slots__ = ("_capabilities", "_database", "announces", "folder", "log", "plugin")
+    __slots__ = ("_capabilities", "_database", "_settings", "announces", "folder", "log", "plugin")
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class Home:
         database: Database | None = None,
         capabilities: Mapping[type, object] = MappingProxyType({}),
         announces: Iterable[str] = (),
+        settings: PluginSettings | None = None,
     ) -> None:
         self.plugin = plugin
         self.folder = folder
@@ -89,6 +92,7 @@ class Home:
         self.log = log
         self._database = database
         self._capabilities = capabilities
+        self._settings = settings
 
     @property
     def database(self) -> Database:
@@ -98,6 +102,15 @@ class Home:
                 f"the plugin {self.plugin!r} has no database", hint="declare its tables: Plugin(…, migrations=[…])"
             )
         return self._database
+
+    def settings(self, kind: type[Model]) -> Model:
+        """The plugin's settings: an object of the class that it declared with `settings=`."""
+        if not isinstance(self._settings, kind):
+            raise Unavailable(
+                f"the plugin {self.plugin!r} has no settings {kind.__name__}",
+                hint=f"declare them: Plugin(…, settings={kind.__name__})",
+            )
+        return self._settings
 
     def capability(self, kind: type[Capability]) -> Capability:
         """A capability the plugin declared with `uses=[…]`."""
@@ -166,6 +179,10 @@ class Context(msgspec.Struct, eq=False):
         bound = self.home.log.bind(call_id=self.call_id, correlation_id=self.correlation_id)
         return bound if self.feedback is None else bound.bind(**{TO_CALLER: self.feedback.log})
 
+    def settings(self, kind: type[Model]) -> Model:
+        """The plugin's settings: an object of the class that it declared with `settings=`."""
+        return self.home.settings(kind)
+
     def capability(self, kind: type[Capability]) -> Capability:
         """A capability the plugin declared with `uses=[…]`."""
         return self.home.capability(kind)
@@ -195,16 +212,25 @@ Lifespan = Callable[[Home], AbstractAsyncContextManager[None]]
 
 
 class Plugin:
-    """One plugin: its handlers, listeners, notices, capabilities, migrations and view."""
+    """One plugin: its handlers, listeners, notices, settings, capabilities, migrations and view."""
 
     def __init__(
-        self, name: str, *, uses: Sequence[type] = (), migrations: Sequence[str] = (), view: View | None = None
+        self,
+        name: str,
+        *,
+        settings: type[PluginSettings] | None = None,
+        uses: Sequence[type] = (),
+        migrations: Sequence[str] = (),
+        view: View | None = None,
     ) -> None:
         if not PLUGIN_NAME.fullmatch(name):
             raise PluginRefused(
                 f"{name!r} is not a valid plugin name: use lower-case letters, digits and underscores, at most 32"
             )
+        if settings is not None:
+            check_model(name, settings)
         self.name = name
+        self.settings = settings
         self.uses = tuple(uses)
         self.migrations = tuple(migrations)
         self.view = view

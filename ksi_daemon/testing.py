@@ -4,7 +4,7 @@ For plugin authors; docs/plugins.md has an example.
 """
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,12 @@ class TestHub:
 
 
 @asynccontextmanager
-async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[TestHub]:
+async def running(
+    *plugins: Path | Plugin, plugin_settings: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any
+) -> AsyncIterator[TestHub]:
     """A daemon with these plugins (folders or objects) and settings. Raises if a plugin breaks a rule of the plugin API.
+
+    `plugin_settings` are the tables `[plugins.NAME]` of ksi.toml: `{"notes": {"limit": 5}}`.
 
     Its data is in a folder of its own, deleted at the end; `var_dir=` names one that stays.
     """
@@ -63,7 +67,7 @@ async def running(*plugins: Path | Plugin, **settings: Any) -> AsyncIterator[Tes
             settings=Settings(**settings),
             config_file=Path(folder) / "ksi.toml",
             sources={},
-            warnings=[],
+            plugins=dict(plugin_settings or {}),
         )
         log = Log(var_dir / "log" / "ksi.jsonl", read.settings.log_level)
         try:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ksi_daemon.config import SettingsRead
 from ksi_daemon.errors import BadData, Conflict, Invalid, KsiError, NotFound
 from ksi_daemon.gate.resources import parse_concrete
 from ksi_daemon.handler import PluginRefused
@@ -17,6 +18,8 @@ from ksi_daemon.plugin import Plugin
 from ksi_daemon.plugin_host.discovery import Found, Source, find_plugins, shipped_folder
 from ksi_daemon.plugin_host.imports import Imported, imported, importing
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin
+from ksi_daemon.plugin_host.settings_of_plugins import SettingsOfPlugins
+from ksi_daemon.plugin_settings import BadPluginSettings, PluginSettingsRead
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.routing.route import Route
 from ksi_daemon.routing.router import Router
@@ -37,6 +40,7 @@ class SetAside(msgspec.Struct, frozen=True):
     path: str
     state: Literal["broken", "disabled"]
     reason: str
+    by_settings: bool = False  # new settings may mend it
 
 
 class Loader:
@@ -44,7 +48,7 @@ class Loader:
 
     `capabilities` maps what any plugin may use; `bound` how one is opened over a plugin's own database, once for all versions
     of the plugin; `inner` what only the daemon's own may use; a `known` type without an object is a capability that this
-    machine does not have.
+    machine does not have. `read` returns the settings that are in effect.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Loader:
         folder: Path,
         *,
         log: Any,
+        read: Callable[[], SettingsRead],
         capabilities: Mapping[type, object],
         inner: Mapping[type, object],
         bound: Mapping[type, OpenBound] = MappingProxyType({}),
@@ -69,6 +74,7 @@ class Loader:
         self._inner = {**inner, Loader: self}
         self._bound = dict(bound)
         self._known = set(known) | set(capabilities) | set(bound)
+        self.settings = SettingsOfPlugins(read, self._settings_in_use, self._names)
         self._reloading: set[str] = set()
         self._closing_old: set[asyncio.Task[int]] = set()
         self._databases: dict[str, Database] = {}
@@ -113,6 +119,41 @@ class Loader:
 
         Returns the new plugin, and how many calls of the old one were cancelled after the drain time.
         """
+        new, closing = await self._replace(name)
+        if closing is None:
+            return new, 0
+        return new, await asyncio.shield(closing)  # a caller that disconnects must not keep the old version running
+
+    async def apply_settings(self) -> list[str]:
+        """Start every plugin again whose settings have changed, and those that bad settings had set aside; returns their names.
+
+        The old version finishes its calls, as in a reload. If the new settings are bad, the plugin keeps the old ones.
+        """
+        changed = []
+        self.settings.kept.clear()
+        for name, running in list(self.running.items()):
+            try:
+                new = self.settings.of(running.plugin)
+            except BadPluginSettings as error:
+                self.settings.kept[name] = f"{error}; it keeps the old ones"
+                continue
+            if new is None or running.settings is None or new.settings == running.settings.settings:
+                running.settings = new
+            elif await self._start_again(name):
+                changed.append(name)
+        by_settings = [name for name, aside in self.set_aside.items() if aside.by_settings]
+        return changed + [name for name in by_settings if await self._start_again(name)]
+
+    async def _start_again(self, name: str) -> bool:
+        try:
+            await self._replace(name)
+        except KsiError as error:
+            self.settings.kept[name] = error.message
+            return False
+        return True
+
+    async def _replace(self, name: str) -> tuple[RunningPlugin, asyncio.Task[int] | None]:
+        """The new version of a plugin, and the task that closes the old one."""
         old = self.running.get(name)
         found = old.found if old is not None else self._find_again(name)
         if found.source == "core":
@@ -125,11 +166,11 @@ class Loader:
         finally:
             self._reloading.discard(name)
         if old is None:
-            return new, 0
+            return new, None
         closing = asyncio.create_task(_close_when_idle(old), name=f"last calls of the old {name}")
         self._closing_old.add(closing)
         closing.add_done_callback(self._closing_old.discard)
-        return new, await asyncio.shield(closing)  # a caller that disconnects must not keep the old version running
+        return new, closing
 
     async def close(self) -> None:
         """Stop every plugin, the daemon's own last."""
@@ -143,6 +184,12 @@ class Loader:
         for running in reversed([running for running in self.running.values() if running.found.source == "core"]):
             await running.stop()
         await self._open_databases.aclose()
+
+    def _settings_in_use(self) -> dict[str, PluginSettingsRead]:
+        return {name: running.settings for name, running in self.running.items() if running.settings is not None}
+
+    def _names(self) -> dict[str, bool]:
+        return {aside.name: False for aside in self.set_aside.values()} | dict.fromkeys(self.running, True)
 
     def searched(self) -> list[Path]:
         """The folders that are searched for plugins."""
@@ -186,6 +233,7 @@ class Loader:
 
     async def _start(self, found: Found, plugin: Plugin, summary: str) -> RunningPlugin:
         given, omitted = self._check(found, plugin)
+        settings = self.settings.of(plugin)
         folder = self._folder / plugin.name
         if found.source != "core":
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -201,6 +249,7 @@ class Loader:
             folder=folder,
             database=database,
             omitted=omitted,
+            settings=settings,
             log=self._log,
         )
         task = await running.start(given)
@@ -253,6 +302,7 @@ class Loader:
                 if kind not in offered:
                     omitted[event] = kind.__name__
         self._refuse_collisions(plugin)
+        self.settings.refuse_shared_variables(plugin)
         self._check_view(plugin)
         wanted = {*plugin.uses, *(kind for handler in plugin.handlers.values() for kind in handler.traits.uses)}
         return {kind: offered[kind] for kind in wanted if kind in offered}, omitted
@@ -304,6 +354,7 @@ class Loader:
         self._router.replace_routes(routes)
         self.running[name] = running
         self.set_aside.pop(name, None)
+        self.settings.kept.pop(name, None)
 
     def _on_end(self, running: RunningPlugin, task: asyncio.Task[None]) -> None:
         """A plugin's task ended. If the stop was not requested, one of its tasks failed: the plugin is set aside."""
@@ -331,7 +382,9 @@ class Loader:
             reason=reason,
             exc_info=error if unexpected else None,
         )
-        self.set_aside[key or found.name] = SetAside(found.name, found.source, found.path, "broken", reason)
+        self.set_aside[key or found.name] = SetAside(
+            found.name, found.source, found.path, "broken", reason, isinstance(error, BadPluginSettings)
+        )
         self._announce("plugin:failed", {"name": found.name, "reason": reason})
 
     def _announce(self, event: str, data: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from ksi_daemon.identifiers import new_id
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, Home, Listener, Plugin
 from ksi_daemon.plugin_host.discovery import Found
+from ksi_daemon.plugin_settings import PluginSettingsRead
 from ksi_daemon.routing.bus import Mailbox
 from ksi_daemon.routing.route import Owner
 from ksi_daemon.routing.router import Router
@@ -102,6 +103,7 @@ class RunningPlugin:
         folder: Path,
         database: Database | None,
         omitted: Mapping[str, str],
+        settings: PluginSettingsRead | None,
         log: Any,
     ) -> None:
         self.found = found
@@ -111,6 +113,7 @@ class RunningPlugin:
         self.subscriptions: list[Subscription] = []
         self.database = database
         self.omitted = omitted  # omitted events -> the missing capability
+        self.settings = settings
         self.owner: Owner
         self._router = router
         self._folder = folder
@@ -177,6 +180,7 @@ class RunningPlugin:
             database=self.database,
             capabilities=capabilities,
             announces=self.plugin.notices,
+            settings=None if self.settings is None else self.settings.settings,
         )
         self.owner = Owner(home)
         if self.plugin.lifespan_function is not None:
