@@ -30,6 +30,7 @@ from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.mcp.views import Views
 from ksi_daemon.operator_socket.server import OperatorSocket
 from ksi_daemon.plugin_host.loader import Loader
+from ksi_daemon.plugin_host.own_acts import run_work
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin, Subscription
 from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.principal import DAEMON
@@ -127,9 +128,8 @@ async def open_hub(
         control = Control(
             read, router=router, log=log.logger, apply=apply, stop_requested=stop_requested or asyncio.Event()
         )
-        watchdog = Watchdog(
-            frozenset({Router.call.__code__, Subscription._handle.__code__, RunningPlugin._live.__code__}), log.logger
-        )
+        guarded = (Router.call, Subscription._handle, RunningPlugin._live, run_work)
+        watchdog = Watchdog(frozenset(function.__code__ for function in guarded), log.logger)
         background = await stack.enter_async_context(supervising(log.logger))
         background.start("the deadline sweep", deadlines.run)
         background.start("the journal's log", lambda: journal.write_lines(log.write_records))

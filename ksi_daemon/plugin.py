@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 from pydantic import Field, JsonValue
@@ -59,7 +59,7 @@ from ksi_daemon.workers.worker import in_process, in_thread
 
 __all__ = [
     "EVERY_DOCUMENT", "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Dialect", "Document",
-    "Failure", "Field", "Filter", "Forbidden", "Hit", "Home", "IndexState", "Internal", "Invalid", "JsonValue",
+    "Failure", "Field", "Filter", "Forbidden", "HealthPart", "Hit", "Home", "IndexState", "Internal", "Invalid", "JsonValue",
     "KsiError", "NotFound", "Nothing", "Notice", "Params", "Parts", "Plugin", "PluginRefused", "PluginSettings",
     "Principal", "Result", "Retrieval", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "create_beneath",
     "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query",
@@ -70,10 +70,16 @@ Capability = TypeVar("Capability")
 Model = TypeVar("Model", bound=PluginSettings)
 
 
+class Acts(Protocol):
+    """The part of the plugin host that a home uses for what the plugin does by itself."""
+
+    def background(self, name: str, work: Callable[[], Awaitable[None]]) -> None: ...
+
+
 class Home:
     """The resources of a running plugin: its folder, its database, its log, its settings and its capabilities."""
 
-    __slots__ = ("_capabilities", "_database", "_settings", "announces", "folder", "log", "plugin")
+    __slots__ = ("_acts", "_capabilities", "_database", "_settings", "announces", "folder", "log", "plugin")
 
     def __init__(
         self,
@@ -85,6 +91,7 @@ class Home:
         capabilities: Mapping[type, object] = MappingProxyType({}),
         announces: Iterable[str] = (),
         settings: PluginSettings | None = None,
+        acts: Acts | None = None,
     ) -> None:
         self.plugin = plugin
         self.folder = folder
@@ -93,6 +100,7 @@ class Home:
         self._database = database
         self._capabilities = capabilities
         self._settings = settings
+        self._acts = acts
 
     @property
     def database(self) -> Database:
@@ -119,6 +127,18 @@ class Home:
                 f"the plugin {self.plugin!r} was not given {kind.__name__}", hint=f"declare uses=[{kind.__name__}]"
             )
         return cast(Capability, self._capabilities[kind])
+
+    def background(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work()` for as long as the plugin runs, from when its events can be called until before its lifespan ends.
+
+        If it raises or returns it is started again, after a pause that grows; `ksi plugins show` has its last error.
+        """
+        self._own_acts().background(name, work)
+
+    def _own_acts(self) -> Acts:
+        if self._acts is None:
+            raise Unavailable(f"the plugin {self.plugin!r} does not run")
+        return self._acts
 
 
 class Hub(Protocol):
@@ -204,6 +224,16 @@ class Context(msgspec.Struct, eq=False):
     def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
         """Send a notice. Never waits; only notices that this plugin declared."""
         return self.hub.notify(event, dict(data or {}), principal=self.principal, parent=self)
+
+
+class HealthPart(Result):
+    """How one part of a plugin is, and why."""
+
+    name: str = Field(max_length=64, description="The part: index, watcher, queue.")
+    state: Literal["ok", "degraded", "failed"] = Field(
+        "ok", description="degraded: it works with less; failed: it does not."
+    )
+    reason: str | None = Field(None, max_length=300, description="Why it is not ok.")
 
 
 HandlerFunction = Callable[..., Awaitable[Result]]

@@ -51,6 +51,8 @@ class Name(Params):
 class Inspection(Listed):
     handlers: list[dict[str, Any]] = []
     subscriptions: list[dict[str, Any]] = []
+    background: list[dict[str, Any]] = Field([], description="Work of the plugin's own, and whether it runs.")
+    errors: list[dict[str, Any]] = Field([], description="The last failure of each part; the operator sees tracebacks.")
     database: dict[str, Any] | None = None
     loaded_at: str | None = None
     omitted: list[dict[str, str]] = []
@@ -58,7 +60,7 @@ class Inspection(Listed):
 
 @plugin.handles("plugin:inspect", reads=True)
 async def inspect(ctx: Context, params: Name) -> Inspection:
-    """Show one plugin: handlers with their counts, listeners, database, and omitted events."""
+    """Show one plugin: handlers with their counts, listeners, its own work, last errors, database, and omitted events."""
     loader = ctx.capability(Loader)
     running = loader.running.get(params.name)
     if running is None:
@@ -81,6 +83,8 @@ async def inspect(ctx: Context, params: Name) -> Inspection:
             }
             for subscription in running.subscriptions
         ],
+        background=list(running.acts.rows()),
+        errors=running.failures.rows(with_tracebacks=ctx.principal.agent_id is None),
         database=_database(running),
         loaded_at=iso_time(running.loaded_at),
         omitted=[{"event": event, "needs": needs} for event, needs in running.omitted.items()],

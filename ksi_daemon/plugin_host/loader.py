@@ -14,7 +14,8 @@ from ksi_daemon.config import SettingsRead
 from ksi_daemon.errors import BadData, Conflict, Invalid, KsiError, NotFound
 from ksi_daemon.gate.resources import parse_concrete
 from ksi_daemon.handler import PluginRefused
-from ksi_daemon.plugin import Plugin
+from ksi_daemon.logs.failures import Kind
+from ksi_daemon.plugin import HealthPart, Plugin
 from ksi_daemon.plugin_host.discovery import Found, Source, find_plugins, shipped_folder
 from ksi_daemon.plugin_host.imports import Imported, imported, importing
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin
@@ -67,6 +68,7 @@ class Loader:
         self.set_aside: dict[str, SetAside] = {}
         self.folders: tuple[Path, ...] = ()
         self.missing_folders: list[Path] = []
+        self.on_failure: Callable[[str, Kind, str, BaseException], None] = lambda plugin, kind, name, error: None
         self._router = router
         self._folder = folder
         self._log = log
@@ -191,6 +193,10 @@ class Loader:
     def _names(self) -> dict[str, bool]:
         return {aside.name: False for aside in self.set_aside.values()} | dict.fromkeys(self.running, True)
 
+    async def health(self) -> dict[str, list[HealthPart]]:
+        """The parts of each running plugin that has any."""
+        return {name: parts for name, running in self.running.items() if (parts := running.troubles())}
+
     def searched(self) -> list[Path]:
         """The folders that are searched for plugins."""
         return [shipped_folder(), *self.folders]
@@ -251,6 +257,7 @@ class Loader:
             omitted=omitted,
             settings=settings,
             log=self._log,
+            on_failure=lambda kind, name, error: self.on_failure(plugin.name, kind, name, error),
         )
         task = await running.start(given)
         self._publish_routes(running)
@@ -342,6 +349,9 @@ class Loader:
     def _publish_routes(self, running: RunningPlugin) -> None:
         """Replace all routes at once, so that no caller sees a part of a plugin."""
         name = running.plugin.name
+        old = self.running.get(name)
+        if old is not None:
+            old.acts.end()
         gate = self._router.gate
         breaker = None
         if gate is not None and running.found.source != "core":
@@ -353,6 +363,7 @@ class Loader:
                 routes[event] = Route(handler, running.owner, self._router.journal.counts_of(event), breaker)
         self._router.replace_routes(routes)
         self.running[name] = running
+        running.acts.begin()
         self.set_aside.pop(name, None)
         self.settings.kept.pop(name, None)
 

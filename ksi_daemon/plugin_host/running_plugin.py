@@ -6,7 +6,7 @@ One task, because what a lifespan opens (task groups, cancel scopes) must be clo
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ import msgspec
 
 from ksi_daemon.errors import KsiError
 from ksi_daemon.identifiers import new_id
+from ksi_daemon.logs.failures import Failures, Kind
 from ksi_daemon.notice import Notice
-from ksi_daemon.plugin import Context, Home, Listener, Plugin
+from ksi_daemon.plugin import Context, HealthPart, Home, Listener, Plugin
 from ksi_daemon.plugin_host.discovery import Found
+from ksi_daemon.plugin_host.own_acts import OwnActs
 from ksi_daemon.plugin_settings import PluginSettingsRead
 from ksi_daemon.routing.bus import Mailbox
 from ksi_daemon.routing.route import Owner
@@ -105,6 +107,7 @@ class RunningPlugin:
         omitted: Mapping[str, str],
         settings: PluginSettingsRead | None,
         log: Any,
+        on_failure: Callable[[Kind, str, BaseException], None],
     ) -> None:
         self.found = found
         self.plugin = plugin
@@ -122,6 +125,8 @@ class RunningPlugin:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Future[list[None]]
+        self.failures = Failures(on_failure)
+        self.acts = OwnActs(plugin.name, self.failures, log.bind(plugin=plugin.name))
 
     async def start(self, capabilities: Mapping[type, object]) -> asyncio.Task[None]:
         """Start the plugin; returns the task that runs until it stops."""
@@ -136,9 +141,19 @@ class RunningPlugin:
             raise TimeoutError(f"it did not start within {START_LIMIT_S:g} s") from None
         return self._task
 
+    def troubles(self) -> list[HealthPart]:
+        """A part for each background work that failed lately."""
+        return [
+            HealthPart(
+                name=f"background {name}"[:64], state="failed", reason=f"it is started again after: {reason}"[:300]
+            )
+            for name, reason in self.acts.troubles().items()
+        ]
+
     async def stop(self, drain_s: float = 0.0) -> int:
         """Close it; returns how many of its calls were still running after `drain_s`."""
-        self._listening.cancel()  # a new version receives the notices from now on
+        self._listening.cancel()  # a new version receives the notices from now on, and does the work
+        self.acts.end()
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.owner.idle(), drain_s)
@@ -181,10 +196,13 @@ class RunningPlugin:
             capabilities=capabilities,
             announces=self.plugin.notices,
             settings=None if self.settings is None else self.settings.settings,
+            acts=self.acts,
         )
         self.owner = Owner(home)
+        stack.push_async_callback(self.acts.stop)
         if self.plugin.lifespan_function is not None:
             await stack.enter_async_context(self.plugin.lifespan_function(home))
+            stack.push_async_callback(self.acts.stop)  # it uses what the lifespan has opened
         self.subscriptions = [
             Subscription(self._router, home, pattern, listener=listener) for pattern, listener in self.plugin.listeners
         ]
