@@ -75,6 +75,10 @@ class Acts(Protocol):
 
     def background(self, name: str, work: Callable[[], Awaitable[None]]) -> None: ...
 
+    async def call(self, event: str, data: Mapping[str, Any], timeout_s: float | None) -> bytes: ...
+
+    def notify(self, event: str, data: Mapping[str, Any]) -> Notice: ...
+
 
 class Home:
     """The resources of a running plugin: its folder, its database, its log, its settings and its capabilities."""
@@ -134,6 +138,14 @@ class Home:
         If it raises or returns it is started again, after a pause that grows; `ksi plugins show` has its last error.
         """
         self._own_acts().background(name, work)
+
+    async def call(self, event: str, data: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """Call an event as the plugin itself: one of its own, or one that it declares with `calls=[…]`; returns plain data."""
+        return msgspec.json.decode(await self._own_acts().call(event, dict(data or {}), timeout_s))
+
+    def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
+        """Send a notice as the plugin itself. Never waits; only notices that this plugin declared."""
+        return self._own_acts().notify(event, dict(data or {}))
 
     def _own_acts(self) -> Acts:
         if self._acts is None:
@@ -250,6 +262,7 @@ class Plugin:
         *,
         settings: type[PluginSettings] | None = None,
         uses: Sequence[type] = (),
+        calls: Sequence[str] = (),
         migrations: Sequence[str] = (),
         view: View | None = None,
     ) -> None:
@@ -257,10 +270,14 @@ class Plugin:
             raise PluginRefused(
                 f"{name!r} is not a valid plugin name: use lower-case letters, digits and underscores, at most 32"
             )
+        for pattern in calls:
+            if pattern == "*" or not PATTERN.fullmatch(pattern):
+                raise PluginRefused(f"{name}: calls: {pattern!r} is not an event's name or namespace:*")
         if settings is not None:
             check_model(name, settings)
         self.name = name
         self.settings = settings
+        self.calls = tuple(calls)
         self.uses = tuple(uses)
         self.migrations = tuple(migrations)
         self.view = view

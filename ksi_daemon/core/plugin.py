@@ -51,6 +51,7 @@ class Name(Params):
 class Inspection(Listed):
     handlers: list[dict[str, Any]] = []
     subscriptions: list[dict[str, Any]] = []
+    calls: list[str] = Field([], description="What it may call by itself, besides its own events.")
     background: list[dict[str, Any]] = Field([], description="Work of the plugin's own, and whether it runs.")
     errors: list[dict[str, Any]] = Field([], description="The last failure of each part; the operator sees tracebacks.")
     database: dict[str, Any] | None = None
@@ -83,6 +84,7 @@ async def inspect(ctx: Context, params: Name) -> Inspection:
             }
             for subscription in running.subscriptions
         ],
+        calls=list(running.plugin.calls),
         background=list(running.acts.rows()),
         errors=running.failures.rows(with_tracebacks=ctx.principal.agent_id is None),
         database=_database(running),

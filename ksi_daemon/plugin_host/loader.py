@@ -259,12 +259,25 @@ class Loader:
             log=self._log,
             on_failure=lambda kind, name, error: self.on_failure(plugin.name, kind, name, error),
         )
-        task = await running.start(given)
+        self._declare_calls(plugin.name, plugin)  # its lifespan may call others already
+        try:
+            task = await running.start(given)
+        except BaseException:
+            old = self.running.get(plugin.name)
+            self._declare_calls(plugin.name, None if old is None else old.plugin)
+            raise
         self._publish_routes(running)
         task.add_done_callback(lambda ended: self._on_end(running, ended))
         if found.source != "core":
             self._announce("plugin:loaded", {"name": plugin.name, "events": sorted(plugin.handlers)})
         return running
+
+    def _declare_calls(self, name: str, plugin: Plugin | None) -> None:
+        """What the running version may call by itself; nothing when none runs."""
+        if self._router.gate is not None and plugin is not None:
+            self._router.gate.plugins.declare(name, plugin.calls)
+        elif self._router.gate is not None:
+            self._router.gate.plugins.forget(name)
 
     async def _open_bound(self, plugin: Plugin, kind: type, *, database: Database) -> object:
         """One object for all versions of the plugin, as its database: two of them would not see each other's changes."""
@@ -377,6 +390,7 @@ class Loader:
             return
         del self.running[running.plugin.name]
         name = running.plugin.name
+        self._declare_calls(name, None)
         self._router.replace_routes(
             {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
         )

@@ -19,9 +19,11 @@ from ksi_daemon.logs.failures import Failures, Kind
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, HealthPart, Home, Listener, Plugin
 from ksi_daemon.plugin_host.discovery import Found
-from ksi_daemon.plugin_host.own_acts import OwnActs
+from ksi_daemon.plugin_host.own_acts import OwnActs, own_principal
 from ksi_daemon.plugin_settings import PluginSettingsRead
+from ksi_daemon.principal import Principal
 from ksi_daemon.routing.bus import Mailbox
+from ksi_daemon.routing.current_call import current_call
 from ksi_daemon.routing.route import Owner
 from ksi_daemon.routing.router import Router
 from ksi_daemon.storage.sqlite import Database
@@ -36,7 +38,7 @@ REST_S = 0.001
 class Subscription:
     """A plugin's listener with its own mailbox: a slow, failing or looping listener delays no others.
 
-    It acts with the rights of whoever caused the notice, never more.
+    It acts with the rights of whoever caused the notice, never more; with those of its plugin, if that was the daemon.
     """
 
     def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener) -> None:
@@ -63,13 +65,14 @@ class Subscription:
         context = Context(
             self._home,
             self._router,
-            msgspec.structs.replace(notice.principal, mailbox=None, listener_of=self._home.plugin),
+            self._principal(notice.principal),
             notice.event,
             notice.id,
             notice.correlation_id,
             notice.parent_id,
             notice.depth,
         )
+        current_call.set(context)
         try:
             with self._router.deadlines.within(self._router.limits.call_timeout_s):
                 await self._listener(context, notice)
@@ -80,6 +83,12 @@ class Subscription:
             self._note_failure(notice, asyncio.CancelledError("raised by the listener itself"))
         except BaseException as error:  # noqa: BLE001 - an error of a listener must not affect others
             self._note_failure(notice, error)
+
+    def _principal(self, cause: Principal) -> Principal:
+        """What the daemon itself causes is nobody's order: a listener then has its plugin's own rights."""
+        if cause.kind == "daemon":
+            return own_principal(self._home.plugin)
+        return msgspec.structs.replace(cause, mailbox=None, listener_of=self._home.plugin)
 
     def _note_failure(self, notice: Notice, error: BaseException) -> None:
         self.failed += 1
@@ -126,7 +135,7 @@ class RunningPlugin:
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Future[list[None]]
         self.failures = Failures(on_failure)
-        self.acts = OwnActs(plugin.name, self.failures, log.bind(plugin=plugin.name))
+        self.acts = OwnActs(plugin, router, self.failures, log.bind(plugin=plugin.name))
 
     async def start(self, capabilities: Mapping[type, object]) -> asyncio.Task[None]:
         """Start the plugin; returns the task that runs until it stops."""
