@@ -29,6 +29,7 @@ from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.mcp.views import Views
 from ksi_daemon.operator_socket.server import OperatorSocket
+from ksi_daemon.plugin_host.health_check import ask_health
 from ksi_daemon.plugin_host.loader import Loader
 from ksi_daemon.plugin_host.own_acts import run_work
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin, Subscription
@@ -128,7 +129,7 @@ async def open_hub(
         control = Control(
             read, router=router, log=log.logger, apply=apply, stop_requested=stop_requested or asyncio.Event()
         )
-        guarded = (Router.call, Subscription._handle, RunningPlugin._live, run_work)
+        guarded = (Router.call, Subscription._handle, RunningPlugin._live, run_work, ask_health)
         watchdog = Watchdog(frozenset(function.__code__ for function in guarded), log.logger)
         background = await stack.enter_async_context(supervising(log.logger))
         background.start("the deadline sweep", deadlines.run)
@@ -211,6 +212,7 @@ async def open_hub(
         if shipped:
             await loader.load_all(settings.plugin_dirs, settings.plugins_disabled)
         control.log_warnings()
+        background.start("the health of the plugins", loader.keep_asking)
         yield Hub(router, loader, control, log, rights, audit, background, mcp, completions)
 
 
@@ -232,7 +234,12 @@ async def serve(read: SettingsRead, log: Log) -> None:
     word = "starting"
     mcp: McpService | None = None
     async with AsyncExitStack() as stack:
-        app = make_app(lambda: word, own_hosts(port), lambda: None if mcp is None else mcp.endpoint)
+        app = make_app(
+            lambda: word,
+            own_hosts(port),
+            lambda: None if mcp is None else mcp.endpoint,
+            degraded=lambda: hub.loader.degraded,
+        )
         await stack.enter_async_context(serving(app, listener, slow_readers=slow_readers))
         hub = await stack.enter_async_context(
             open_hub(read, log, stop_requested=stop_requested, slow_readers=slow_readers)

@@ -245,12 +245,13 @@ class HealthPart(Result):
     state: Literal["ok", "degraded", "failed"] = Field(
         "ok", description="degraded: it works with less; failed: it does not."
     )
-    reason: str | None = Field(None, max_length=300, description="Why it is not ok.")
+    reason: str | None = Field(None, description="Why it is not ok; its first 300 characters are shown.")
 
 
 HandlerFunction = Callable[..., Awaitable[Result]]
 Listener = Callable[[Context, Notice], Awaitable[None]]
 Lifespan = Callable[[Home], AbstractAsyncContextManager[None]]
+HealthFunction = Callable[[Home], Awaitable[Sequence[HealthPart]]]
 
 
 class Plugin:
@@ -285,6 +286,7 @@ class Plugin:
         self.listeners: list[tuple[str, Listener]] = []
         self.notices: dict[str, str] = {}
         self.lifespan_function: Lifespan | None = None
+        self.health_function: HealthFunction | None = None
 
     def handles(
         self,
@@ -365,4 +367,13 @@ class Plugin:
         if self.lifespan_function is not None:
             raise PluginRefused(f"{self.name} has two lifespans")
         self.lifespan_function = function
+        return function
+
+    def health(self, function: HealthFunction) -> HealthFunction:
+        """Register an async function over the home that returns how the plugin's parts are. It may take 2 seconds."""
+        if self.health_function is not None:
+            raise PluginRefused(f"{self.name} has two health functions")
+        if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 1:
+            raise PluginRefused(f"{self.name}: the health function must be an async function (home)")
+        self.health_function = function
         return function

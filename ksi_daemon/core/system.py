@@ -62,11 +62,8 @@ async def health(ctx: Context, params: Nothing) -> Health:
     plugins = {name: PluginHealth(state="running", parts=parts.get(name, [])) for name in loader.running}
     plugins |= {key: PluginHealth(state=aside.state, reason=aside.reason) for key, aside in loader.set_aside.items()}
     alarms = control.alarms()
-    broken = any(
-        about.state == "broken" or any(part.state != "ok" for part in about.parts) for about in plugins.values()
-    )
     return Health(
-        status="degraded" if broken or alarms else "ok",
+        status="degraded" if loader.degraded or alarms else "ok",
         uptime_s=control.uptime_s,
         loop_lag_ms=round(ctx.capability(Watchdog).lag_s * 1000, 1),
         dropped_notices=ctx.capability(Router).bus.dropped,

@@ -29,6 +29,7 @@ from ksi_daemon.view import View
 from ksi_daemon.workers.plugin_import import forget_plugin
 
 DRAIN_S = 30.0
+HEALTH_EVERY_S = 10.0
 
 OpenBound = Callable[[Database], AbstractAsyncContextManager[object]]
 
@@ -78,6 +79,7 @@ class Loader:
         self._known = set(known) | set(capabilities) | set(bound)
         self.settings = SettingsOfPlugins(read, self._settings_in_use, self._names)
         self._reloading: set[str] = set()
+        self._unwell = False
         self._closing_old: set[asyncio.Task[int]] = set()
         self._databases: dict[str, Database] = {}
         self._opened: dict[tuple[str, type], object] = {}  # bound capabilities, open as long as their databases
@@ -194,8 +196,23 @@ class Loader:
         return {aside.name: False for aside in self.set_aside.values()} | dict.fromkeys(self.running, True)
 
     async def health(self) -> dict[str, list[HealthPart]]:
-        """The parts of each running plugin that has any."""
-        return {name: parts for name, running in self.running.items() if (parts := running.troubles())}
+        """The parts of each running plugin that has any; all are asked at the same time."""
+        asked = list(self.running.items())
+        answers = await asyncio.gather(*(running.health() for _, running in asked))
+        parts = {name: answer for (name, _), answer in zip(asked, answers, strict=True) if answer}
+        self._unwell = any(part.state != "ok" for answer in answers for part in answer)
+        return parts
+
+    @property
+    def degraded(self) -> bool:
+        """Whether a plugin is broken, or a part of one was not ok when it was asked last."""
+        return self._unwell or any(aside.state == "broken" for aside in self.set_aside.values())
+
+    async def keep_asking(self) -> None:
+        """Ask for the health of the plugins now and then, so that it is known without asking them."""
+        while True:
+            await self.health()
+            await asyncio.sleep(HEALTH_EVERY_S)
 
     def searched(self) -> list[Path]:
         """The folders that are searched for plugins."""

@@ -19,6 +19,7 @@ from ksi_daemon.logs.failures import Failures, Kind
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin import Context, HealthPart, Home, Listener, Plugin
 from ksi_daemon.plugin_host.discovery import Found
+from ksi_daemon.plugin_host.health_check import HealthCheck
 from ksi_daemon.plugin_host.own_acts import OwnActs, own_principal
 from ksi_daemon.plugin_settings import PluginSettingsRead
 from ksi_daemon.principal import Principal
@@ -41,13 +42,14 @@ class Subscription:
     It acts with the rights of whoever caused the notice, never more; with those of its plugin, if that was the daemon.
     """
 
-    def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener) -> None:
+    def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener, failures: Failures) -> None:
         self.pattern = pattern
         self.failed = 0
         self.mailbox: Mailbox = router.bus.open(f"{home.plugin}/{pattern}/{new_id()}")
         self._router = router
         self._home = home
         self._listener = listener
+        self._failures = failures
 
     async def run(self) -> None:
         """Handle notices until cancelled."""
@@ -92,6 +94,7 @@ class Subscription:
 
     def _note_failure(self, notice: Notice, error: BaseException) -> None:
         self.failed += 1
+        self._failures.note("listener", self.pattern, error)
         if self.failed > 10 and self.failed % 1000:  # repeated failures are not logged each
             return
         fields = {"pattern": self.pattern, "notice": notice.event, "notice_id": notice.id, "failed": self.failed}
@@ -134,6 +137,7 @@ class RunningPlugin:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Future[list[None]]
+        self._check: HealthCheck | None = None
         self.failures = Failures(on_failure)
         self.acts = OwnActs(plugin, router, self.failures, log.bind(plugin=plugin.name))
 
@@ -150,9 +154,10 @@ class RunningPlugin:
             raise TimeoutError(f"it did not start within {START_LIMIT_S:g} s") from None
         return self._task
 
-    def troubles(self) -> list[HealthPart]:
-        """A part for each background work that failed lately."""
-        return [
+    async def health(self) -> list[HealthPart]:
+        """What the plugin says of its parts, and a failed part for each background work that failed lately."""
+        said = [] if self._check is None else await self._check.parts()
+        return said + [
             HealthPart(
                 name=f"background {name}"[:64], state="failed", reason=f"it is started again after: {reason}"[:300]
             )
@@ -207,14 +212,18 @@ class RunningPlugin:
             settings=None if self.settings is None else self.settings.settings,
             acts=self.acts,
         )
-        self.owner = Owner(home)
+        self.owner = Owner(home, self.failures)
         stack.push_async_callback(self.acts.stop)
         if self.plugin.lifespan_function is not None:
             await stack.enter_async_context(self.plugin.lifespan_function(home))
             stack.push_async_callback(self.acts.stop)  # it uses what the lifespan has opened
         self.subscriptions = [
-            Subscription(self._router, home, pattern, listener=listener) for pattern, listener in self.plugin.listeners
+            Subscription(self._router, home, pattern, listener=listener, failures=self.failures)
+            for pattern, listener in self.plugin.listeners
         ]
+        if self.plugin.health_function is not None:
+            self._check = HealthCheck(self.plugin.health_function, home, self.failures)
+            stack.callback(self._check.end)
 
 
 async def _end(listening: asyncio.Future[list[None]]) -> None:
