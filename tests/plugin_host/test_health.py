@@ -179,7 +179,7 @@ async def test_the_last_error_of_handlers_and_listeners_is_shown_with_its_traceb
     async def index(ctx: Context, notice: Notice) -> None:
         raise KeyError("unknown")
 
-    async with running(plugin) as hub:
+    async with running(plugin, raise_failures=False) as hub:
         for event, kind in [("notes:add", Internal), ("notes:add", Internal), ("notes:find", NotFound)]:
             with pytest.raises(kind):
                 await hub.call(event)

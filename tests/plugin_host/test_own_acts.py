@@ -67,7 +67,7 @@ async def test_work_that_fails_is_started_again_and_seen_with_its_traceback_whil
             raise SystemExit(3)
         await for_ever(home)
 
-    async with running(working("notes", watch=fail_twice, other=for_ever)) as hub:
+    async with running(working("notes", watch=fail_twice, other=for_ever), raise_failures=False) as hub:
         await until(lambda: runs == 3)
         assert await hub.call("notes:say") == {"text": "here"}
         shown = await inspected(hub, "notes")
@@ -98,7 +98,7 @@ async def test_an_agent_sees_the_error_without_the_traceback_and_no_secret(monke
     async def fail(home: Home) -> None:
         raise ValueError("password=hunter2")
 
-    async with running(working("notes", watch=fail)) as hub:
+    async with running(working("notes", watch=fail), raise_failures=False) as hub:
         bot = await add_agent(hub, profile="trusted")
         await until(lambda: hub.hub.loader.running["notes"].failures.count("background", "watch"))
         for_agent = await call_as(hub, bot, "plugin:inspect", name="notes")
