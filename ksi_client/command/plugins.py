@@ -84,7 +84,7 @@ def _print_errors(screen: Screen, errors: Sequence[dict[str, Any]]) -> None:
         screen.line()
         what, when = f"{failed['kind']} {failed['name']}", screen.moment(failed["last_at"])
         screen.line(
-            f"{screen.paint('failed', 'bad')}  {visible(what)}: {visible(failed['error'])} ({failed['count']} times, last {when})"
+            f"{screen.paint('failed', 'bad')}  {visible(what)}: {visible(failed['error'])} ({failed['count']} so far, last {when})"
         )
         for line in str(failed.get("traceback", "")).splitlines():
             screen.line(f"  {visible(line)}")

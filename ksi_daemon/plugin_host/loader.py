@@ -205,8 +205,12 @@ class Loader:
 
     @property
     def degraded(self) -> bool:
-        """Whether a plugin is broken, or a part of one was not ok when it was asked last."""
-        return self._unwell or any(aside.state == "broken" for aside in self.set_aside.values())
+        """Whether a plugin is broken, its own work failed lately, or a part of one was not ok when it was asked last."""
+        return (
+            self._unwell
+            or any(aside.state == "broken" for aside in self.set_aside.values())
+            or any(running.acts.troubles() for running in self.running.values())
+        )
 
     async def keep_asking(self) -> None:
         """Ask for the health of the plugins now and then, so that it is known without asking them."""

@@ -169,3 +169,37 @@ def test_the_audit_is_read_counted_checked_and_carried_away(running: Path, ksi: 
     broken = ksi("audit", "verify", "--json")
     assert (broken.returncode, json.loads(broken.stdout)["first_bad_seq"]) == (1, 2)
     assert "broken from row 2 on" in ksi("audit", "verify").stdout
+
+
+FAILING_WORK = """
+import contextlib
+
+from ksi_daemon.plugin import HealthPart
+
+
+@plugin.lifespan
+@contextlib.asynccontextmanager
+async def live(home):
+    home.background("watch", work)
+    yield
+
+
+async def work():
+    raise ValueError("no cloud")
+
+
+@plugin.health
+async def health(home):
+    return [HealthPart(name="sensor", state="degraded", reason="it is old")]
+"""
+
+
+@pytest.mark.usefixtures("running")
+def test_a_plugin_is_shown_with_its_health_and_the_traceback_of_its_last_error(ksi: Ksi) -> None:
+    ksi("plugins", "new", "rain")
+    with Path("plugins/rain/__init__.py").open("a") as file:
+        file.write(FAILING_WORK)
+    assert ksi("plugins", "reload", "rain").returncode == 0
+    shown = ksi("plugins", "show", "rain").stdout
+    for expected in ("degraded  it is old", "background watch: ValueError: no cloud", "Traceback", "in work"):
+        assert expected in shown

@@ -70,6 +70,7 @@ async def test_work_that_fails_is_started_again_and_seen_with_its_traceback_whil
     async with running(working("notes", watch=fail_twice, other=for_ever), raise_failures=False) as hub:
         await until(lambda: runs == 3)
         assert await hub.call("notes:say") == {"text": "here"}
+        assert hub.hub.loader.degraded
         shown = await inspected(hub, "notes")
         assert shown["background"] == [
             {"name": "watch", "state": "running", "failed": 2},
