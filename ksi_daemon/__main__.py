@@ -8,10 +8,14 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ksi_daemon.errors import StartError
 from ksi_daemon.process.start_failure import cannot_run
 from ksi_daemon.process.var_dir import Lock, choose, prepare
+
+if TYPE_CHECKING:
+    from ksi_daemon.config import SettingsRead
 
 
 def main(arguments: list[str]) -> int:
@@ -60,12 +64,23 @@ def _begin_new_audit_chain(var_dir: Path, reason: str) -> None:
     print(msgspec.json.encode(made).decode())
 
 
+def _with_plugins(read: "SettingsRead") -> dict[str, Any]:
+    """The settings with those of plugins, of which only the names are checked: nothing is imported for a check."""
+    if not read.plugins and not read.variables:
+        return read.as_dict()
+    from ksi_daemon.plugin_host.discovery import find_plugins
+    from ksi_daemon.plugin_host.settings_of_plugins import unchecked_rows
+
+    known = {found.name for found in find_plugins(read.settings.plugin_dirs)}
+    return read.as_dict(unchecked_rows(read), read.warnings(known))
+
+
 def _check_config() -> int:
     from ksi_daemon.config import read_settings
 
     try:
         choose(os.environ)
-        document = read_settings().as_dict()
+        document = _with_plugins(read_settings())
     except StartError as error:
         problems = [line.strip() for line in str(error).splitlines()[1:]]
         file = Path(os.environ.get("KSI_CONFIG") or "ksi.toml").absolute()

@@ -4,7 +4,7 @@ import difflib
 import ipaddress
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,12 +132,13 @@ class Settings(BaseModel):
 
 
 class SettingsRead(msgspec.Struct, frozen=True):
-    """Settings with the file they were read from, the source of each value, and warnings."""
+    """Settings with the file they were read from and the source of each value; what may be plugins' is not checked yet."""
 
     settings: Settings
     config_file: Path
     sources: dict[str, str]
-    warnings: list[str]
+    plugins: dict[str, Any] = {}  # the tables [plugins.NAME]
+    variables: dict[str, str] = {}  # those that are not the daemon's own
 
     def keeping(self, names: Iterable[str], old: Settings) -> "SettingsRead":
         """A copy with the old values of these settings, which stay in effect until a restart."""
@@ -159,15 +160,31 @@ class SettingsRead(msgspec.Struct, frozen=True):
             for name, field in Settings.model_fields.items()
         ]
 
-    def as_dict(self) -> dict[str, Any]:
+    def warnings(self, plugins: Collection[str]) -> list[str]:
+        """What is neither the daemon's nor that of one of these plugins."""
+        tables = [
+            f"{self.config_file.name}: [plugins.{name}]: there is no plugin named {name!r}{_nearest_plugin(name, plugins)}"
+            for name in self.plugins
+            if name not in plugins
+        ]
+        prefixes = tuple(f"KSI_{plugin.upper()}_" for plugin in plugins)
+        ignored = [
+            f"the variable {variable} is ignored: it is not a known setting"
+            + _nearest(variable.removeprefix("KSI_").lower(), "KSI_")
+            for variable in self.variables
+            if not variable.startswith(prefixes)
+        ]
+        return tables + ignored
+
+    def as_dict(self, plugin_rows: Iterable[dict[str, Any]] = (), warnings: Sequence[str] = ()) -> dict[str, Any]:
         """The document that `config:show` and `--check-config` print."""
         return {
             "ok": True,
             "config_file": str(self.config_file),
             "config_file_exists": self.config_file.exists(),
-            "settings": self.rows(),
+            "settings": [*self.rows(), *plugin_rows],
             "problems": [],
-            "warnings": self.warnings,
+            "warnings": list(warnings),
         }
 
 
@@ -175,8 +192,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> SettingsRead:
     """Read the file, then the environment over it. Raises `BadSettings` with all problems at once."""
     environ = os.environ if environ is None else environ
     config_file = Path(environ.get("KSI_CONFIG") or "ksi.toml").absolute()
-    from_file, problems = _from_file(config_file)
-    from_environment, warnings, more_problems = _from_environment(environ)
+    from_file, plugins, problems = _from_file(config_file)
+    from_environment, variables, more_problems = _from_environment(environ)
     problems += more_problems
     sources = dict.fromkeys(from_file, config_file.name) | {name: f"KSI_{name.upper()}" for name in from_environment}
     values = from_file | from_environment
@@ -193,20 +210,23 @@ def read_settings(environ: Mapping[str, str] | None = None) -> SettingsRead:
             "plugin_dirs": tuple(config_file.parent / folder.expanduser() for folder in settings.plugin_dirs),
         }
     )
-    return SettingsRead(settings=settings, config_file=config_file, sources=sources, warnings=warnings)
+    return SettingsRead(
+        settings=settings, config_file=config_file, sources=sources, plugins=plugins, variables=variables
+    )
 
 
-def _from_file(path: Path) -> tuple[dict[str, Any], list[str]]:
+def _from_file(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     try:
         if path.stat().st_size > CONFIG_LIMIT_BYTES:
-            return {}, [f"{path} is larger than {CONFIG_LIMIT_BYTES:,} bytes: is it the right file?"]
+            return {}, {}, [f"{path} is larger than {CONFIG_LIMIT_BYTES:,} bytes: is it the right file?"]
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}, []
+        return {}, {}, []
     except (OSError, UnicodeDecodeError) as error:
-        return {}, [f"{path} cannot be read: {error}"]
+        return {}, {}, [f"{path} cannot be read: {error}"]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        return {}, [f"{path} is not valid TOML: {error}"]
+        return {}, {}, [f"{path} is not valid TOML: {error}"]
+    plugins = table.pop("plugins", {})
     problems = [
         f"{path.name}: unknown setting {name!r}{_nearest(name)}" for name in table if name not in Settings.model_fields
     ]
@@ -214,19 +234,22 @@ def _from_file(path: Path) -> tuple[dict[str, Any], list[str]]:
         problems.append(
             f"{path.name}: set var_dir with the variable KSI_VAR_DIR instead, so that the ksi command finds it too"
         )
-    return {name: value for name, value in table.items() if name in Settings.model_fields}, problems
+    if not isinstance(plugins, dict):
+        problems.append(f"{path.name}: plugins must hold a table [plugins.NAME] for each plugin")
+        plugins = {}
+    return {name: value for name, value in table.items() if name in Settings.model_fields}, plugins, problems
 
 
-def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[str], list[str]]:
+def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     values: dict[str, Any] = {}
-    warnings: list[str] = []
+    others: dict[str, str] = {}
     problems: list[str] = []
     for variable, text in environ.items():
         name = variable.removeprefix("KSI_").lower()
         if not variable.startswith("KSI_") or variable in NOT_SETTINGS | GIVEN_TO_AGENTS:
             continue
         if name not in Settings.model_fields:
-            warnings.append(f"the variable {variable} is ignored: it is not a known setting{_nearest(name, 'KSI_')}")
+            others[variable] = text
         elif name in FILE_ONLY:
             problems.append(f"{variable} cannot be set: {name} is a table, which only ksi.toml can hold")
         elif name in ("plugin_dirs", "plugins_disabled"):
@@ -237,7 +260,12 @@ def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], list[
             continue
         else:
             values[name] = text
-    return values, warnings, problems
+    return values, others, problems
+
+
+def _nearest_plugin(name: str, plugins: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, plugins, n=1)
+    return f"; did you mean {close[0]!r}?" if close else "; `ksi plugins ls` lists all plugins"
 
 
 def _nearest(name: str, prefix: str = "") -> str:

@@ -29,7 +29,9 @@ from ksi_daemon.mcp.list_changes import ListChanges
 from ksi_daemon.mcp.mcp_service import McpService
 from ksi_daemon.mcp.views import Views
 from ksi_daemon.operator_socket.server import OperatorSocket
+from ksi_daemon.plugin_host.health_check import ask_health
 from ksi_daemon.plugin_host.loader import Loader
+from ksi_daemon.plugin_host.own_acts import run_work
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin, Subscription
 from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.principal import DAEMON
@@ -127,9 +129,8 @@ async def open_hub(
         control = Control(
             read, router=router, log=log.logger, apply=apply, stop_requested=stop_requested or asyncio.Event()
         )
-        watchdog = Watchdog(
-            frozenset({Router.call.__code__, Subscription._handle.__code__, RunningPlugin._live.__code__}), log.logger
-        )
+        guarded = (Router.call, Subscription._handle, RunningPlugin._live, run_work, ask_health)
+        watchdog = Watchdog(frozenset(function.__code__ for function in guarded), log.logger)
         background = await stack.enter_async_context(supervising(log.logger))
         background.start("the deadline sweep", deadlines.run)
         background.start("the journal's log", lambda: journal.write_lines(log.write_records))
@@ -180,6 +181,7 @@ async def open_hub(
             router,
             settings.var_dir / "plugins",
             log=log.logger,
+            read=lambda: control.read,
             capabilities={},
             inner=inner,
             bound={Retrieval: lambda database: open_retrieval(database, search)},
@@ -187,7 +189,9 @@ async def open_hub(
         rights.on_change = lambda agents: _announce_change(router, mcp.list_changes, completions, agents)
         rights.on_revoked = lambda agent_id: mcp.list_changes.rights_changed({agent_id})
         router.on_new_catalogue = mcp.list_changes.tools_changed
-        control.problems_of, control.warnings = views.problems, views.warnings
+        control.problems_of = views.problems
+        control.warnings = lambda: [*loader.settings.warnings(), *views.warnings()]
+        control.plugin_rows, control.apply_to_plugins = loader.settings.rows, loader.apply_settings
         rights.plugin_names = lambda: {*loader.running, *loader.set_aside}
         control.alarm_sources += [
             audit.alarms,
@@ -208,6 +212,7 @@ async def open_hub(
         if shipped:
             await loader.load_all(settings.plugin_dirs, settings.plugins_disabled)
         control.log_warnings()
+        background.start("the health of the plugins", loader.keep_asking)
         yield Hub(router, loader, control, log, rights, audit, background, mcp, completions)
 
 
@@ -220,8 +225,6 @@ def _announce_change(router: Router, list_changes: ListChanges, completions: Com
 async def serve(read: SettingsRead, log: Log) -> None:
     """Run the daemon until it is asked to stop."""
     settings, stop_requested = read.settings, asyncio.Event()
-    for warning in read.warnings:
-        log.logger.warning(warning)
     exit_timer = ExitTimer(EXIT_AT_THE_LATEST_S, log.logger)
     signals = Signals(stop_requested, exit_timer)
     listener = bind(settings.host, settings.port, settings.var_dir / "run" / "http_port")
@@ -231,7 +234,12 @@ async def serve(read: SettingsRead, log: Log) -> None:
     word = "starting"
     mcp: McpService | None = None
     async with AsyncExitStack() as stack:
-        app = make_app(lambda: word, own_hosts(port), lambda: None if mcp is None else mcp.endpoint)
+        app = make_app(
+            lambda: word,
+            own_hosts(port),
+            lambda: None if mcp is None else mcp.endpoint,
+            degraded=lambda: hub.loader.degraded,
+        )
         await stack.enter_async_context(serving(app, listener, slow_readers=slow_readers))
         hub = await stack.enter_async_context(
             open_hub(read, log, stop_requested=stop_requested, slow_readers=slow_readers)
@@ -242,7 +250,7 @@ async def serve(read: SettingsRead, log: Log) -> None:
         operator_socket = OperatorSocket(router, hub.rights, slow_readers, log.logger)
         control.connections = lambda: len(operator_socket.connections)
         await stack.enter_async_context(operator_socket.listening(control.socket_path))
-        signals.on_hangup = control.reload_settings
+        signals.on_hangup = lambda: router.run_in_background(control.reload_on_signal(), "the reload on SIGHUP")
         await hub.router.note("system:started", {"version": __version__, "pid": control.pid})
         gc.collect()
         gc.freeze()  # what lives as long as the daemon need not be looked at again

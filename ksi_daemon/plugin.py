@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 from pydantic import Field, JsonValue
@@ -48,6 +48,7 @@ from ksi_daemon.hygiene.queries import sanitize_query
 from ksi_daemon.identifiers import EVENT_NAME, PATTERN, PLUGIN_NAME
 from ksi_daemon.logs.log import TO_CALLER
 from ksi_daemon.notice import Notice
+from ksi_daemon.plugin_settings import PluginSettings, check_model
 from ksi_daemon.principal import Principal
 from ksi_daemon.retrieval.document import EVERY_DOCUMENT, Document, Filter, Hit, Parts
 from ksi_daemon.retrieval.index_state import IndexState
@@ -58,20 +59,31 @@ from ksi_daemon.workers.worker import in_process, in_thread
 
 __all__ = [
     "EVERY_DOCUMENT", "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Dialect", "Document",
-    "Failure", "Field", "Filter", "Forbidden", "Hit", "Home", "IndexState", "Internal", "Invalid", "JsonValue",
-    "KsiError", "NotFound", "Nothing", "Notice", "Params", "Parts", "Plugin", "PluginRefused", "Principal", "Result",
-    "Retrieval", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "create_beneath",
+    "Failure", "Field", "Filter", "Forbidden", "HealthPart", "Hit", "Home", "IndexState", "Internal", "Invalid", "JsonValue",
+    "KsiError", "NotFound", "Nothing", "Notice", "Params", "Parts", "Plugin", "PluginRefused", "PluginSettings",
+    "Principal", "Result", "Retrieval", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "create_beneath",
     "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query",
     "with_error_boundary",
 ]  # fmt: skip
 
 Capability = TypeVar("Capability")
+Model = TypeVar("Model", bound=PluginSettings)
+
+
+class Acts(Protocol):
+    """The part of the plugin host that a home uses for what the plugin does by itself."""
+
+    def background(self, name: str, work: Callable[[], Awaitable[None]]) -> None: ...
+
+    async def call(self, event: str, data: Mapping[str, Any], timeout_s: float | None) -> bytes: ...
+
+    def notify(self, event: str, data: Mapping[str, Any]) -> Notice: ...
 
 
 class Home:
-    """The resources of a running plugin: its folder, its database, its log and its capabilities."""
+    """The resources of a running plugin: its folder, its database, its log, its settings and its capabilities."""
 
-    __slots__ = ("_capabilities", "_database", "announces", "folder", "log", "plugin")
+    __slots__ = ("_acts", "_capabilities", "_database", "_settings", "announces", "folder", "log", "plugin")
 
     def __init__(
         self,
@@ -82,6 +94,8 @@ class Home:
         database: Database | None = None,
         capabilities: Mapping[type, object] = MappingProxyType({}),
         announces: Iterable[str] = (),
+        settings: PluginSettings | None = None,
+        acts: Acts | None = None,
     ) -> None:
         self.plugin = plugin
         self.folder = folder
@@ -89,6 +103,8 @@ class Home:
         self.log = log
         self._database = database
         self._capabilities = capabilities
+        self._settings = settings
+        self._acts = acts
 
     @property
     def database(self) -> Database:
@@ -99,6 +115,15 @@ class Home:
             )
         return self._database
 
+    def settings(self, kind: type[Model]) -> Model:
+        """The plugin's settings: an object of the class that it declared with `settings=`."""
+        if not isinstance(self._settings, kind):
+            raise Unavailable(
+                f"the plugin {self.plugin!r} has no settings {kind.__name__}",
+                hint=f"declare them: Plugin(…, settings={kind.__name__})",
+            )
+        return self._settings
+
     def capability(self, kind: type[Capability]) -> Capability:
         """A capability the plugin declared with `uses=[…]`."""
         if kind not in self._capabilities:
@@ -106,6 +131,26 @@ class Home:
                 f"the plugin {self.plugin!r} was not given {kind.__name__}", hint=f"declare uses=[{kind.__name__}]"
             )
         return cast(Capability, self._capabilities[kind])
+
+    def background(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work()` for as long as the plugin runs, from when its events can be called until before its lifespan ends.
+
+        If it raises or returns it is started again, after a pause that grows; `ksi plugins show` has its last error.
+        """
+        self._own_acts().background(name, work)
+
+    async def call(self, event: str, data: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+        """Call an event as the plugin itself: one of its own, or one that it declares with `calls=[…]`; returns plain data."""
+        return msgspec.json.decode(await self._own_acts().call(event, dict(data or {}), timeout_s))
+
+    def notify(self, event: str, data: Mapping[str, Any] | None = None) -> Notice:
+        """Send a notice as the plugin itself. Never waits; only notices that this plugin declared."""
+        return self._own_acts().notify(event, dict(data or {}))
+
+    def _own_acts(self) -> Acts:
+        if self._acts is None:
+            raise Unavailable(f"the plugin {self.plugin!r} does not run")
+        return self._acts
 
 
 class Hub(Protocol):
@@ -166,6 +211,10 @@ class Context(msgspec.Struct, eq=False):
         bound = self.home.log.bind(call_id=self.call_id, correlation_id=self.correlation_id)
         return bound if self.feedback is None else bound.bind(**{TO_CALLER: self.feedback.log})
 
+    def settings(self, kind: type[Model]) -> Model:
+        """The plugin's settings: an object of the class that it declared with `settings=`."""
+        return self.home.settings(kind)
+
     def capability(self, kind: type[Capability]) -> Capability:
         """A capability the plugin declared with `uses=[…]`."""
         return self.home.capability(kind)
@@ -189,22 +238,47 @@ class Context(msgspec.Struct, eq=False):
         return self.hub.notify(event, dict(data or {}), principal=self.principal, parent=self)
 
 
+class HealthPart(Result):
+    """How one part of a plugin is, and why."""
+
+    name: str = Field(max_length=64, description="The part: index, watcher, queue.")
+    state: Literal["ok", "degraded", "failed"] = Field(
+        "ok", description="degraded: it works with less; failed: it does not."
+    )
+    reason: str | None = Field(None, description="Why it is not ok; its first 300 characters are shown.")
+
+
 HandlerFunction = Callable[..., Awaitable[Result]]
 Listener = Callable[[Context, Notice], Awaitable[None]]
 Lifespan = Callable[[Home], AbstractAsyncContextManager[None]]
+HealthFunction = Callable[[Home], Awaitable[Sequence[HealthPart]]]
 
 
 class Plugin:
-    """One plugin: its handlers, listeners, notices, capabilities, migrations and view."""
+    """One plugin: its handlers, listeners, notices, settings, capabilities, migrations and view."""
 
     def __init__(
-        self, name: str, *, uses: Sequence[type] = (), migrations: Sequence[str] = (), view: View | None = None
+        self,
+        name: str,
+        *,
+        settings: type[PluginSettings] | None = None,
+        uses: Sequence[type] = (),
+        calls: Sequence[str] = (),
+        migrations: Sequence[str] = (),
+        view: View | None = None,
     ) -> None:
         if not PLUGIN_NAME.fullmatch(name):
             raise PluginRefused(
                 f"{name!r} is not a valid plugin name: use lower-case letters, digits and underscores, at most 32"
             )
+        for pattern in calls:
+            if pattern == "*" or not PATTERN.fullmatch(pattern):
+                raise PluginRefused(f"{name}: calls: {pattern!r} is not an event's name or namespace:*")
+        if settings is not None:
+            check_model(name, settings)
         self.name = name
+        self.settings = settings
+        self.calls = tuple(calls)
         self.uses = tuple(uses)
         self.migrations = tuple(migrations)
         self.view = view
@@ -212,6 +286,7 @@ class Plugin:
         self.listeners: list[tuple[str, Listener]] = []
         self.notices: dict[str, str] = {}
         self.lifespan_function: Lifespan | None = None
+        self.health_function: HealthFunction | None = None
 
     def handles(
         self,
@@ -292,4 +367,13 @@ class Plugin:
         if self.lifespan_function is not None:
             raise PluginRefused(f"{self.name} has two lifespans")
         self.lifespan_function = function
+        return function
+
+    def health(self, function: HealthFunction) -> HealthFunction:
+        """Register an async function over the home that returns how the plugin's parts are. It may take 2 seconds."""
+        if self.health_function is not None:
+            raise PluginRefused(f"{self.name} has two health functions")
+        if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 1:
+            raise PluginRefused(f"{self.name}: the health function must be an async function (home)")
+        self.health_function = function
         return function

@@ -15,7 +15,7 @@ LAYERS: list[set[str]] = [
     {"handler", "notice"},
     {"view"},
     {"storage", "retrieval", "workers", "logs"},
-    {"hygiene"},
+    {"hygiene", "plugin_settings"},
     {"plugin"},
     {"gate", "audit"},
     {"routing", "plugin_host"},

@@ -83,7 +83,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(file: Path) -> None:
 
 def test_an_unknown_variable_is_a_warning_with_the_nearest_one_because_others_may_own_it(file: Path) -> None:
     found = read(None, file, KSI_PROT="1", KSI_TOKEN="x", KSI_DEBUG="1", OTHER="1", KSI_CONFIG="ksi.toml")
-    (warning,) = found.warnings
+    (warning,) = found.warnings(())
     assert "KSI_PROT" in warning
     assert "'KSI_PORT'" in warning
 

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,9 +25,10 @@ from ksi_daemon.core import CORE
 from ksi_daemon.hygiene import strict_json
 from ksi_daemon.operator_socket import server as operator_socket
 from ksi_daemon.operator_socket import unfinished_lines
-from ksi_daemon.plugin_host import loader, running_plugin, watchdog
+from ksi_daemon.plugin_host import health_check, loader, running_plugin, watchdog
 from ksi_daemon.routing import bus, router, slow_readers
 from ksi_daemon.testing import running
+from ksi_daemon.workers import supervisor
 from scripts.reference.__main__ import FOLDER, PAGES
 from scripts.reference.commands import verbs
 from tests.cases import case
@@ -171,7 +172,7 @@ class TestPages:
             {f"KSI_{name.upper()}" for name in config.Settings.model_fields}
             | config.NOT_SETTINGS
             | config.GIVEN_TO_AGENTS
-            | {"KSI_NAME"}
+            | {"KSI_NAME", "KSI_NAME_FIELD"}
         )
         unknown = {
             page.name: set(re.findall(r"\bKSI_[A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8"))) - known
@@ -225,6 +226,9 @@ class TestNumbers:
         for sentence in (
             f"`call_timeout_s` ({config.Settings().call_timeout_s:g} s)",
             f"end {router.DEPTH_LIMIT} deep with `too_deep`",
+            f"It has {health_check.LIMIT_S:g} seconds",
+            f"and every {loader.HEALTH_EVERY_S:g} seconds",
+            "after {:g}, {:g}, {:g} and then {:g} seconds".format(*supervisor.PAUSES_S),
             f"Starting may take {running_plugin.START_LIMIT_S:g} seconds, stopping {running_plugin.STOP_LIMIT_S:g}",
             f"finish its calls for up to {loader.DRAIN_S:g} seconds",
             f"after {watchdog.BLOCKED_S:g} seconds it is interrupted",
@@ -243,7 +247,7 @@ class TestNumbers:
 
 class TestThePluginOfTheGuide:
     async def test_it_loads_and_does_what_the_guide_shows(self, tmp_path: Path) -> None:
-        folder = _write_shelf(tmp_path)
+        folder = _write_plugin(tmp_path, "shelf")
         async with running(folder) as hub:
             assert await hub.call("shelf:add", title="Emma") == {"title": "Emma", "lent_to": None}
             hub.subscribe("state:changed")
@@ -258,10 +262,22 @@ class TestThePluginOfTheGuide:
             assert shown["database"]["version"] == 2
 
     async def test_its_test_passes(self, tmp_path: Path) -> None:
-        folder = _write_shelf(tmp_path)
-        file = folder / "test_shelf.py"
-        file.write_text(marked("plugins.md", "test of shelf"), encoding="utf-8")
-        await _imported(file).test_a_lent_book_cannot_be_lent_again()
+        await _tests_of(tmp_path, "shelf").test_a_lent_book_cannot_be_lent_again()
+
+
+class TestThePluginThatActsByItself:
+    async def test_its_tests_pass(self, tmp_path: Path) -> None:
+        tests = _tests_of(tmp_path, "inbox")
+        (tmp_path / "watched").mkdir()
+        await tests.test_a_new_file_is_announced(tmp_path / "watched")
+        await tests.test_a_missing_folder_is_a_failed_part(tmp_path / "watched")
+
+    async def test_its_settings_are_those_that_the_guide_shows(self, tmp_path: Path) -> None:
+        (shown,) = [table for table in blocks("plugins.md", "toml") if "[plugins.inbox]" in table]
+        tables = tomllib.loads(shown)["plugins"]
+        async with running(_write_plugin(tmp_path, "inbox"), plugin_settings=tables, raise_failures=False) as hub:
+            rows = {row["name"]: row["value"] for row in (await hub.call("config:show"))["settings"]}
+            assert {f"plugins.inbox.{name}": value for name, value in tables["inbox"].items()}.items() <= rows.items()
 
 
 class TestTheSessionsOfTheSocketPage:
@@ -299,11 +315,17 @@ def _replay(session: str, connection: socket.socket) -> None:
                 came.remove(matching[0])
 
 
-def _write_shelf(parent: Path) -> Path:
-    folder = parent / "shelf"
+def _write_plugin(parent: Path, name: str) -> Path:
+    folder = parent / name
     folder.mkdir()
-    (folder / "__init__.py").write_text(marked("plugins.md", "plugin shelf"), encoding="utf-8")
+    (folder / "__init__.py").write_text(marked("plugins.md", f"plugin {name}"), encoding="utf-8")
     return folder
+
+
+def _tests_of(parent: Path, name: str) -> Any:
+    file = _write_plugin(parent, name) / f"test_{name}.py"
+    file.write_text(marked("plugins.md", f"test of {name}"), encoding="utf-8")
+    return _imported(file)
 
 
 def _imported(file: Path) -> ModuleType:

@@ -53,7 +53,7 @@ def reload_settings(context: typer.Context) -> None:
     """Have the running daemon reload its settings. Invalid settings change nothing (exit 78)."""
     screen: Screen = context.obj
     try:
-        with SyncClient() as client:
+        with SyncClient(timeout_s=130) as client:  # plugins may have to start again
             result = client.send("config:reload")
     except Invalid as error:
         problems = "".join(f"\n  {field.get('field')}: {field.get('problem')}" for field in error.fields)

@@ -1,5 +1,6 @@
 """`ksi plugins`: list, show and reload plugins, create a new one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from ksi_client.terminal import visible
 app = verb_app("List, inspect, reload and create plugins.")
 
 _Name = Annotated[str, typer.Argument(help="The plugin's name.", autocompletion=complete_plugins)]
+_PART_STATES = {"ok": "good", "degraded": "warn", "failed": "bad"}
 _STATES = {"running": "good", "broken": "bad", "disabled": "faint"}
 
 
@@ -43,17 +45,24 @@ def _about(plugin: dict[str, Any]) -> str:
 
 @app.command("show", cls=Verb)
 def show_plugin(context: typer.Context, name: _Name) -> None:
-    """Show one plugin: its handlers with their counts, its subscriptions, its database."""
+    """Show one plugin: its health, its handlers with their counts, its subscriptions, its own work, its last errors, its database."""
     screen: Screen = context.obj
     with SyncClient() as client:
         plugin = client.send("plugin:inspect", {"name": name})
     if screen.json:
         screen.document(plugin)
         return
-    tables = ("handlers", "subscriptions")
+    tables = ("handlers", "subscriptions", "background", "errors", "health")
     screen.facts({key: value for key, value in plugin.items() if key not in (*tables, "events", "loaded_at") and value})
     if plugin.get("loaded_at"):
         screen.line(f"loaded_at: {screen.moment(plugin['loaded_at'])}")
+    if health := plugin.get("health"):
+        screen.line()
+        screen.table(
+            ("part", "state", "reason"),
+            [(part["name"], part["state"], part.get("reason") or "") for part in health],
+            styles=_PART_STATES,
+        )
     if handlers := plugin.get("handlers"):
         columns = ("event", "calls", "errors", "timeout_s", "summary")
         screen.line()
@@ -62,6 +71,23 @@ def show_plugin(context: typer.Context, name: _Name) -> None:
         columns = ("pattern", "delivered", "failed", "dropped", "waiting")
         screen.line()
         screen.table(columns, [[subscription.get(column) for column in columns] for subscription in subscriptions])
+    if works := plugin.get("background"):
+        screen.line()
+        screen.table(
+            ("background work", "state", "failed"), [(work["name"], work["state"], work["failed"]) for work in works]
+        )
+    _print_errors(screen, plugin.get("errors", ()))
+
+
+def _print_errors(screen: Screen, errors: Sequence[dict[str, Any]]) -> None:
+    for failed in errors:
+        screen.line()
+        what, when = f"{failed['kind']} {failed['name']}", screen.moment(failed["last_at"])
+        screen.line(
+            f"{screen.paint('failed', 'bad')}  {visible(what)}: {visible(failed['error'])} ({failed['count']} so far, last {when})"
+        )
+        for line in str(failed.get("traceback", "")).splitlines():
+            screen.line(f"  {visible(line)}")
 
 
 @app.command("reload", cls=Verb)

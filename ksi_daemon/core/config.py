@@ -22,18 +22,23 @@ class Shown(Result):
 @plugin.handles("config:show", reads=True)
 async def show(ctx: Context, params: Nothing) -> Shown:
     """Show every setting with its current value and the source of the value."""
-    return Shown(**ctx.capability(Control).read.as_dict())
+    return Shown(**ctx.capability(Control).shown())
 
 
 class Reloaded(Result):
-    changed: list[str]
+    changed: list[str] = Field(
+        description="Names of settings, and plugins.NAME for each plugin that was started again."
+    )
     needs_restart: list[str]
     warnings: list[str] = Field(description="What in them does not fit the plugins that run now.")
 
 
-@plugin.handles("config:reload", operator_only=True)
+@plugin.handles("config:reload", operator_only=True, timeout_s=120)
 async def reload(ctx: Context, params: Nothing) -> Reloaded:
-    """Read the settings again. If they are invalid, the old ones stay in effect and the error says why."""
+    """Read the settings again. If they are invalid, the old ones stay in effect and the error says why.
+
+    A plugin whose settings changed is started again, without dropping calls; one whose new settings are bad keeps the old ones.
+    """
     control = ctx.capability(Control)
-    changed, waiting = control.reload_settings()
+    changed, waiting = await control.reload_settings()
     return Reloaded(changed=changed, needs_restart=waiting, warnings=control.warnings())

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from ksi_daemon.errors import NotFound
 from ksi_daemon.notice import iso_time
-from ksi_daemon.plugin import Context, Field, Nothing, Params, Plugin, Result
+from ksi_daemon.plugin import Context, Field, HealthPart, Nothing, Params, Plugin, Result
 from ksi_daemon.plugin_host.loader import Loader, SetAside
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin
 from ksi_daemon.routing.router import Router
@@ -51,6 +51,10 @@ class Name(Params):
 class Inspection(Listed):
     handlers: list[dict[str, Any]] = []
     subscriptions: list[dict[str, Any]] = []
+    health: list[HealthPart] = Field([], description="What it says of its parts, and work of its own that failed.")
+    calls: list[str] = Field([], description="What it may call by itself, besides its own events.")
+    background: list[dict[str, Any]] = Field([], description="Work of the plugin's own, and whether it runs.")
+    errors: list[dict[str, Any]] = Field([], description="The last failure of each part; the operator sees tracebacks.")
     database: dict[str, Any] | None = None
     loaded_at: str | None = None
     omitted: list[dict[str, str]] = []
@@ -58,7 +62,7 @@ class Inspection(Listed):
 
 @plugin.handles("plugin:inspect", reads=True)
 async def inspect(ctx: Context, params: Name) -> Inspection:
-    """Show one plugin: handlers with their counts, listeners, database, and omitted events."""
+    """Show one plugin: its health, handlers with their counts, listeners, its own work, last errors, database, and omitted events."""
     loader = ctx.capability(Loader)
     running = loader.running.get(params.name)
     if running is None:
@@ -81,6 +85,10 @@ async def inspect(ctx: Context, params: Name) -> Inspection:
             }
             for subscription in running.subscriptions
         ],
+        health=await running.health(),
+        calls=list(running.plugin.calls),
+        background=list(running.acts.rows()),
+        errors=running.failures.rows(with_tracebacks=ctx.principal.agent_id is None),
         database=_database(running),
         loaded_at=iso_time(running.loaded_at),
         omitted=[{"event": event, "needs": needs} for event, needs in running.omitted.items()],

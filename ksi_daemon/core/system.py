@@ -11,7 +11,7 @@ from ksi_daemon.gate.gate import Gate
 from ksi_daemon.handler import Handler
 from ksi_daemon.identifiers import namespace_of
 from ksi_daemon.notice import iso_time
-from ksi_daemon.plugin import Context, Field, JsonValue, Nothing, Params, Plugin, Result
+from ksi_daemon.plugin import Context, Field, HealthPart, JsonValue, Nothing, Params, Plugin, Result
 from ksi_daemon.plugin_host.loader import Loader
 from ksi_daemon.plugin_host.watchdog import Watchdog
 from ksi_daemon.process.control import Control
@@ -40,6 +40,9 @@ async def echo(ctx: Context, params: Echo) -> Echoed:
 class PluginHealth(Result):
     state: Literal["running", "broken", "disabled"]
     reason: str | None = None
+    parts: list[HealthPart] = Field(
+        [], description="What a running plugin says of its parts, and work of its own that failed."
+    )
 
 
 class Health(Result):
@@ -55,12 +58,12 @@ class Health(Result):
 async def health(ctx: Context, params: Nothing) -> Health:
     """Report the health of the daemon and of each plugin, and the current alarms."""
     loader, control = ctx.capability(Loader), ctx.capability(Control)
-    plugins = {name: PluginHealth(state="running") for name in loader.running}
+    parts = await loader.health()
+    plugins = {name: PluginHealth(state="running", parts=parts.get(name, [])) for name in loader.running}
     plugins |= {key: PluginHealth(state=aside.state, reason=aside.reason) for key, aside in loader.set_aside.items()}
     alarms = control.alarms()
-    broken = any(plugin_health.state == "broken" for plugin_health in plugins.values())
     return Health(
-        status="degraded" if broken or alarms else "ok",
+        status="degraded" if loader.degraded or alarms else "ok",
         uptime_s=control.uptime_s,
         loop_lag_ms=round(ctx.capability(Watchdog).lag_s * 1000, 1),
         dropped_notices=ctx.capability(Router).bus.dropped,

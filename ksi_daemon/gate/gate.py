@@ -1,7 +1,7 @@
 """The gate that every call passes: may this caller do this now, and within its limits?
 
-`judge` is the one predicate for listing, calling and explaining. The operator, the daemon and plugins acting by themselves pass: the
-socket has proved who the operator is, and plugins are trusted code. Agents are asked about everything, on the state of this moment.
+`judge` is the one predicate for listing, calling and explaining. The operator and the daemon pass: the socket has proved who the
+operator is. Agents are asked about everything, on the state of this moment; plugins acting by themselves have what they declare.
 """
 
 from ksi_daemon.errors import Forbidden, TooMany
@@ -17,6 +17,7 @@ from ksi_daemon.gate.explain import (
 )
 from ksi_daemon.gate.judgement import Judgement, judge, unseen
 from ksi_daemon.gate.limits import Buckets, Rate
+from ksi_daemon.gate.plugin_rights import PluginRights, refusal
 from ksi_daemon.gate.rights import Rights
 from ksi_daemon.gate.slots import Slot, Slots
 from ksi_daemon.handler import Handler
@@ -32,6 +33,7 @@ class Gate:
 
     def __init__(self, rights: Rights, *, rate_limited: bool = True) -> None:
         self.rights = rights
+        self.plugins = PluginRights()
         self.rate_limited = rate_limited
         self.buckets = Buckets()
         self.refusals = Buckets()
@@ -39,8 +41,10 @@ class Gate:
         self.breakers = Breakers()
 
     def judge(self, principal: Principal, handler: Handler) -> Judgement:
-        """What is decided about an agent and a handler now."""
+        """What is decided about an agent or a plugin, and a handler, now."""
         rights, agent_id = self.rights, principal.agent_id or ""
+        if principal.kind == "plugin":
+            return self.plugins.judge(principal.name, handler, now=rights.clock())
         return judge(
             agent_id,
             handler,
@@ -50,17 +54,17 @@ class Gate:
         )
 
     def permit(self, principal: Principal, handler: Handler) -> str | None:
-        """The rule that lets an agent call this; raises what the caller may know of a refusal."""
-        if principal.agent_id is None:
+        """The rule that lets an agent or a plugin call this; raises what the caller may know of a refusal."""
+        if _may_everything(principal):
             return None
         judgement = self.judge(principal, handler)
         if not judgement.allowed:
-            raise judgement.refusal()
+            raise refusal(judgement) if principal.kind == "plugin" else judgement.refusal()
         return judgement.rule
 
     def lists(self, principal: Principal, handler: Handler) -> bool:
         """Whether a handler is listed for a caller."""
-        return principal.agent_id is None or self.judge(principal, handler).listed
+        return _may_everything(principal) or self.judge(principal, handler).listed
 
     def unseen(self, principal: Principal, event: str) -> Forbidden:
         """The refusal for an event that does not exist; the same as for one that the caller may not see."""
@@ -150,3 +154,7 @@ class Gate:
             for holder in self.rights.lineage(agent.agent_id)
             if (rate := self.rights.rate(holder)).calls_per_minute is not None or holder is agent
         ]
+
+
+def _may_everything(principal: Principal) -> bool:
+    return principal.agent_id is None and principal.kind != "plugin"

@@ -10,13 +10,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from ksi_daemon.config import SettingsRead
 from ksi_daemon.errors import BadData, Conflict, Invalid, KsiError, NotFound
 from ksi_daemon.gate.resources import parse_concrete
 from ksi_daemon.handler import PluginRefused
-from ksi_daemon.plugin import Plugin
+from ksi_daemon.logs.failures import Kind
+from ksi_daemon.plugin import HealthPart, Plugin
 from ksi_daemon.plugin_host.discovery import Found, Source, find_plugins, shipped_folder
 from ksi_daemon.plugin_host.imports import Imported, imported, importing
 from ksi_daemon.plugin_host.running_plugin import RunningPlugin
+from ksi_daemon.plugin_host.settings_of_plugins import SettingsOfPlugins
+from ksi_daemon.plugin_settings import BadPluginSettings, PluginSettingsRead
 from ksi_daemon.principal import DAEMON
 from ksi_daemon.routing.route import Route
 from ksi_daemon.routing.router import Router
@@ -25,6 +29,7 @@ from ksi_daemon.view import View
 from ksi_daemon.workers.plugin_import import forget_plugin
 
 DRAIN_S = 30.0
+HEALTH_EVERY_S = 10.0
 
 OpenBound = Callable[[Database], AbstractAsyncContextManager[object]]
 
@@ -37,6 +42,7 @@ class SetAside(msgspec.Struct, frozen=True):
     path: str
     state: Literal["broken", "disabled"]
     reason: str
+    by_settings: bool = False  # new settings may mend it
 
 
 class Loader:
@@ -44,7 +50,7 @@ class Loader:
 
     `capabilities` maps what any plugin may use; `bound` how one is opened over a plugin's own database, once for all versions
     of the plugin; `inner` what only the daemon's own may use; a `known` type without an object is a capability that this
-    machine does not have.
+    machine does not have. `read` returns the settings that are in effect.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class Loader:
         folder: Path,
         *,
         log: Any,
+        read: Callable[[], SettingsRead],
         capabilities: Mapping[type, object],
         inner: Mapping[type, object],
         bound: Mapping[type, OpenBound] = MappingProxyType({}),
@@ -62,6 +69,7 @@ class Loader:
         self.set_aside: dict[str, SetAside] = {}
         self.folders: tuple[Path, ...] = ()
         self.missing_folders: list[Path] = []
+        self.on_failure: Callable[[str, Kind, str, BaseException], None] = lambda plugin, kind, name, error: None
         self._router = router
         self._folder = folder
         self._log = log
@@ -69,7 +77,9 @@ class Loader:
         self._inner = {**inner, Loader: self}
         self._bound = dict(bound)
         self._known = set(known) | set(capabilities) | set(bound)
+        self.settings = SettingsOfPlugins(read, self._settings_in_use, self._names)
         self._reloading: set[str] = set()
+        self._unwell = False
         self._closing_old: set[asyncio.Task[int]] = set()
         self._databases: dict[str, Database] = {}
         self._opened: dict[tuple[str, type], object] = {}  # bound capabilities, open as long as their databases
@@ -113,6 +123,41 @@ class Loader:
 
         Returns the new plugin, and how many calls of the old one were cancelled after the drain time.
         """
+        new, closing = await self._replace(name)
+        if closing is None:
+            return new, 0
+        return new, await asyncio.shield(closing)  # a caller that disconnects must not keep the old version running
+
+    async def apply_settings(self) -> list[str]:
+        """Start every plugin again whose settings have changed, and those that bad settings had set aside; returns their names.
+
+        The old version finishes its calls, as in a reload. If the new settings are bad, the plugin keeps the old ones.
+        """
+        changed = []
+        self.settings.kept.clear()
+        for name, running in list(self.running.items()):
+            try:
+                new = self.settings.of(running.plugin)
+            except BadPluginSettings as error:
+                self.settings.kept[name] = f"{error}; it keeps the old ones"
+                continue
+            if new is None or running.settings is None or new.settings == running.settings.settings:
+                running.settings = new
+            elif await self._start_again(name):
+                changed.append(name)
+        by_settings = [name for name, aside in self.set_aside.items() if aside.by_settings]
+        return changed + [name for name in by_settings if await self._start_again(name)]
+
+    async def _start_again(self, name: str) -> bool:
+        try:
+            await self._replace(name)
+        except KsiError as error:
+            self.settings.kept[name] = error.message
+            return False
+        return True
+
+    async def _replace(self, name: str) -> tuple[RunningPlugin, asyncio.Task[int] | None]:
+        """The new version of a plugin, and the task that closes the old one."""
         old = self.running.get(name)
         found = old.found if old is not None else self._find_again(name)
         if found.source == "core":
@@ -125,11 +170,11 @@ class Loader:
         finally:
             self._reloading.discard(name)
         if old is None:
-            return new, 0
+            return new, None
         closing = asyncio.create_task(_close_when_idle(old), name=f"last calls of the old {name}")
         self._closing_old.add(closing)
         closing.add_done_callback(self._closing_old.discard)
-        return new, await asyncio.shield(closing)  # a caller that disconnects must not keep the old version running
+        return new, closing
 
     async def close(self) -> None:
         """Stop every plugin, the daemon's own last."""
@@ -143,6 +188,35 @@ class Loader:
         for running in reversed([running for running in self.running.values() if running.found.source == "core"]):
             await running.stop()
         await self._open_databases.aclose()
+
+    def _settings_in_use(self) -> dict[str, PluginSettingsRead]:
+        return {name: running.settings for name, running in self.running.items() if running.settings is not None}
+
+    def _names(self) -> dict[str, bool]:
+        return {aside.name: False for aside in self.set_aside.values()} | dict.fromkeys(self.running, True)
+
+    async def health(self) -> dict[str, list[HealthPart]]:
+        """The parts of each running plugin that has any; all are asked at the same time."""
+        asked = list(self.running.items())
+        answers = await asyncio.gather(*(running.health() for _, running in asked))
+        parts = {name: answer for (name, _), answer in zip(asked, answers, strict=True) if answer}
+        self._unwell = any(part.state != "ok" for answer in answers for part in answer)
+        return parts
+
+    @property
+    def degraded(self) -> bool:
+        """Whether a plugin is broken, its own work failed lately, or a part of one was not ok when it was asked last."""
+        return (
+            self._unwell
+            or any(aside.state == "broken" for aside in self.set_aside.values())
+            or any(running.acts.troubles() for running in self.running.values())
+        )
+
+    async def keep_asking(self) -> None:
+        """Ask for the health of the plugins now and then, so that it is known without asking them."""
+        while True:
+            await self.health()
+            await asyncio.sleep(HEALTH_EVERY_S)
 
     def searched(self) -> list[Path]:
         """The folders that are searched for plugins."""
@@ -186,6 +260,7 @@ class Loader:
 
     async def _start(self, found: Found, plugin: Plugin, summary: str) -> RunningPlugin:
         given, omitted = self._check(found, plugin)
+        settings = self.settings.of(plugin)
         folder = self._folder / plugin.name
         if found.source != "core":
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -201,14 +276,29 @@ class Loader:
             folder=folder,
             database=database,
             omitted=omitted,
+            settings=settings,
             log=self._log,
+            on_failure=lambda kind, name, error: self.on_failure(plugin.name, kind, name, error),
         )
-        task = await running.start(given)
+        self._declare_calls(plugin.name, plugin)  # its lifespan may call others already
+        try:
+            task = await running.start(given)
+        except BaseException:
+            old = self.running.get(plugin.name)
+            self._declare_calls(plugin.name, None if old is None else old.plugin)
+            raise
         self._publish_routes(running)
         task.add_done_callback(lambda ended: self._on_end(running, ended))
         if found.source != "core":
             self._announce("plugin:loaded", {"name": plugin.name, "events": sorted(plugin.handlers)})
         return running
+
+    def _declare_calls(self, name: str, plugin: Plugin | None) -> None:
+        """What the running version may call by itself; nothing when none runs."""
+        if self._router.gate is not None and plugin is not None:
+            self._router.gate.plugins.declare(name, plugin.calls)
+        elif self._router.gate is not None:
+            self._router.gate.plugins.forget(name)
 
     async def _open_bound(self, plugin: Plugin, kind: type, *, database: Database) -> object:
         """One object for all versions of the plugin, as its database: two of them would not see each other's changes."""
@@ -253,6 +343,7 @@ class Loader:
                 if kind not in offered:
                     omitted[event] = kind.__name__
         self._refuse_collisions(plugin)
+        self.settings.refuse_shared_variables(plugin)
         self._check_view(plugin)
         wanted = {*plugin.uses, *(kind for handler in plugin.handlers.values() for kind in handler.traits.uses)}
         return {kind: offered[kind] for kind in wanted if kind in offered}, omitted
@@ -292,6 +383,9 @@ class Loader:
     def _publish_routes(self, running: RunningPlugin) -> None:
         """Replace all routes at once, so that no caller sees a part of a plugin."""
         name = running.plugin.name
+        old = self.running.get(name)
+        if old is not None:
+            old.acts.end()
         gate = self._router.gate
         breaker = None
         if gate is not None and running.found.source != "core":
@@ -303,7 +397,9 @@ class Loader:
                 routes[event] = Route(handler, running.owner, self._router.journal.counts_of(event), breaker)
         self._router.replace_routes(routes)
         self.running[name] = running
+        running.acts.begin()
         self.set_aside.pop(name, None)
+        self.settings.kept.pop(name, None)
 
     def _on_end(self, running: RunningPlugin, task: asyncio.Task[None]) -> None:
         """A plugin's task ended. If the stop was not requested, one of its tasks failed: the plugin is set aside."""
@@ -315,6 +411,7 @@ class Loader:
             return
         del self.running[running.plugin.name]
         name = running.plugin.name
+        self._declare_calls(name, None)
         self._router.replace_routes(
             {event: route for event, route in self._router.routes.items() if route.handler.plugin != name}
         )
@@ -331,7 +428,9 @@ class Loader:
             reason=reason,
             exc_info=error if unexpected else None,
         )
-        self.set_aside[key or found.name] = SetAside(found.name, found.source, found.path, "broken", reason)
+        self.set_aside[key or found.name] = SetAside(
+            found.name, found.source, found.path, "broken", reason, isinstance(error, BadPluginSettings)
+        )
         self._announce("plugin:failed", {"name": found.name, "reason": reason})
 
     def _announce(self, event: str, data: Mapping[str, Any]) -> None:

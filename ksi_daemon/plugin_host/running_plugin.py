@@ -6,7 +6,7 @@ One task, because what a lifespan opens (task groups, cancel scopes) must be clo
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,16 @@ import msgspec
 
 from ksi_daemon.errors import KsiError
 from ksi_daemon.identifiers import new_id
+from ksi_daemon.logs.failures import Failures, Kind
 from ksi_daemon.notice import Notice
-from ksi_daemon.plugin import Context, Home, Listener, Plugin
+from ksi_daemon.plugin import Context, HealthPart, Home, Listener, Plugin
 from ksi_daemon.plugin_host.discovery import Found
+from ksi_daemon.plugin_host.health_check import HealthCheck
+from ksi_daemon.plugin_host.own_acts import OwnActs, own_principal
+from ksi_daemon.plugin_settings import PluginSettingsRead
+from ksi_daemon.principal import Principal
 from ksi_daemon.routing.bus import Mailbox
+from ksi_daemon.routing.current_call import current_call
 from ksi_daemon.routing.route import Owner
 from ksi_daemon.routing.router import Router
 from ksi_daemon.storage.sqlite import Database
@@ -33,16 +39,17 @@ REST_S = 0.001
 class Subscription:
     """A plugin's listener with its own mailbox: a slow, failing or looping listener delays no others.
 
-    It acts with the rights of whoever caused the notice, never more.
+    It acts with the rights of whoever caused the notice, never more; with those of its plugin, if that was the daemon.
     """
 
-    def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener) -> None:
+    def __init__(self, router: Router, home: Home, pattern: str, *, listener: Listener, failures: Failures) -> None:
         self.pattern = pattern
         self.failed = 0
         self.mailbox: Mailbox = router.bus.open(f"{home.plugin}/{pattern}/{new_id()}")
         self._router = router
         self._home = home
         self._listener = listener
+        self._failures = failures
 
     async def run(self) -> None:
         """Handle notices until cancelled."""
@@ -60,13 +67,14 @@ class Subscription:
         context = Context(
             self._home,
             self._router,
-            msgspec.structs.replace(notice.principal, mailbox=None, listener_of=self._home.plugin),
+            self._principal(notice.principal),
             notice.event,
             notice.id,
             notice.correlation_id,
             notice.parent_id,
             notice.depth,
         )
+        current_call.set(context)
         try:
             with self._router.deadlines.within(self._router.limits.call_timeout_s):
                 await self._listener(context, notice)
@@ -78,8 +86,15 @@ class Subscription:
         except BaseException as error:  # noqa: BLE001 - an error of a listener must not affect others
             self._note_failure(notice, error)
 
+    def _principal(self, cause: Principal) -> Principal:
+        """What the daemon itself causes is nobody's order: a listener then has its plugin's own rights."""
+        if cause.kind == "daemon":
+            return own_principal(self._home.plugin)
+        return msgspec.structs.replace(cause, mailbox=None, listener_of=self._home.plugin)
+
     def _note_failure(self, notice: Notice, error: BaseException) -> None:
         self.failed += 1
+        self._failures.note("listener", self.pattern, error)
         if self.failed > 10 and self.failed % 1000:  # repeated failures are not logged each
             return
         fields = {"pattern": self.pattern, "notice": notice.event, "notice_id": notice.id, "failed": self.failed}
@@ -102,7 +117,9 @@ class RunningPlugin:
         folder: Path,
         database: Database | None,
         omitted: Mapping[str, str],
+        settings: PluginSettingsRead | None,
         log: Any,
+        on_failure: Callable[[Kind, str, BaseException], None],
     ) -> None:
         self.found = found
         self.plugin = plugin
@@ -111,6 +128,7 @@ class RunningPlugin:
         self.subscriptions: list[Subscription] = []
         self.database = database
         self.omitted = omitted  # omitted events -> the missing capability
+        self.settings = settings
         self.owner: Owner
         self._router = router
         self._folder = folder
@@ -119,6 +137,9 @@ class RunningPlugin:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._listening: asyncio.Future[list[None]]
+        self._check: HealthCheck | None = None
+        self.failures = Failures(on_failure)
+        self.acts = OwnActs(plugin, router, self.failures, log.bind(plugin=plugin.name))
 
     async def start(self, capabilities: Mapping[type, object]) -> asyncio.Task[None]:
         """Start the plugin; returns the task that runs until it stops."""
@@ -133,9 +154,20 @@ class RunningPlugin:
             raise TimeoutError(f"it did not start within {START_LIMIT_S:g} s") from None
         return self._task
 
+    async def health(self) -> list[HealthPart]:
+        """What the plugin says of its parts, and a failed part for each background work that failed lately."""
+        said = [] if self._check is None else await self._check.parts()
+        return said + [
+            HealthPart(
+                name=f"background {name}"[:64], state="failed", reason=f"it is started again after: {reason}"[:300]
+            )
+            for name, reason in self.acts.troubles().items()
+        ]
+
     async def stop(self, drain_s: float = 0.0) -> int:
         """Close it; returns how many of its calls were still running after `drain_s`."""
-        self._listening.cancel()  # a new version receives the notices from now on
+        self._listening.cancel()  # a new version receives the notices from now on, and does the work
+        self.acts.end()
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.owner.idle(), drain_s)
@@ -177,13 +209,21 @@ class RunningPlugin:
             database=self.database,
             capabilities=capabilities,
             announces=self.plugin.notices,
+            settings=None if self.settings is None else self.settings.settings,
+            acts=self.acts,
         )
-        self.owner = Owner(home)
+        self.owner = Owner(home, self.failures)
+        stack.push_async_callback(self.acts.stop)
         if self.plugin.lifespan_function is not None:
             await stack.enter_async_context(self.plugin.lifespan_function(home))
+            stack.push_async_callback(self.acts.stop)  # it uses what the lifespan has opened
         self.subscriptions = [
-            Subscription(self._router, home, pattern, listener=listener) for pattern, listener in self.plugin.listeners
+            Subscription(self._router, home, pattern, listener=listener, failures=self.failures)
+            for pattern, listener in self.plugin.listeners
         ]
+        if self.plugin.health_function is not None:
+            self._check = HealthCheck(self.plugin.health_function, home, self.failures)
+            stack.callback(self._check.end)
 
 
 async def _end(listening: asyncio.Future[list[None]]) -> None:

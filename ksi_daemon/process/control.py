@@ -3,7 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,13 @@ class Control:
         self.connections: Callable[[], int] = lambda: 0
         self.problems_of: Callable[[Settings], list[str]] = lambda settings: []
         self.warnings: Callable[[], list[str]] = list
+        self.plugin_rows: Callable[[], list[dict[str, Any]]] = list
+        self.apply_to_plugins: Callable[[], Awaitable[list[str]]] = _no_plugins
         self.alarm_sources: list[Callable[[], list[str]]] = []
         self._router = router
         self._log = log
         self._apply = apply
+        self._reloading = asyncio.Lock()
 
     @property
     def socket_path(self) -> Path:
@@ -58,11 +62,24 @@ class Control:
         """The current alarms."""
         return [alarm for source in self.alarm_sources for alarm in source()]
 
-    def reload_settings(self) -> tuple[list[str], list[str]]:
+    def shown(self) -> dict[str, Any]:
+        """The document of `config:show`."""
+        return self.read.as_dict(self.plugin_rows(), self.warnings())
+
+    async def reload_on_signal(self) -> None:
+        """`reload_settings` without a caller; a refusal is logged and announced."""
+        with suppress(Invalid):
+            await self.reload_settings()
+
+    async def reload_settings(self) -> tuple[list[str], list[str]]:
         """Read the settings again. Invalid ones are refused and the old ones stay in effect.
 
-        Returns the names that changed, and which of them need a restart.
+        Returns the names that changed, and which of them need a restart. A plugin whose settings changed is started again.
         """
+        async with self._reloading:
+            return await self._reload()
+
+    async def _reload(self) -> tuple[list[str], list[str]]:
         try:
             new = read_settings()
             if problems := self.problems_of(new.settings):
@@ -78,6 +95,7 @@ class Control:
         waiting = [name for name in changed if name in NEED_RESTART]
         self.read = new.keeping(waiting, self.read.settings)
         self._apply(self.read)
+        changed += [f"plugins.{name}" for name in await self.apply_to_plugins()]
         self._log.info("settings reloaded", changed=changed, needs_restart=waiting)
         self.log_warnings()
         self._router.notify("config:reloaded", {"changed": changed, "needs_restart": waiting}, principal=DAEMON)
@@ -87,3 +105,7 @@ class Control:
         """Log what in the settings does not fit the plugins that run now."""
         for warning in self.warnings():
             self._log.warning(warning)
+
+
+async def _no_plugins() -> list[str]:
+    return []

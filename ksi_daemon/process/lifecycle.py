@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 from ksi_daemon import __version__
-from ksi_daemon.errors import Invalid
 from ksi_daemon.process.control import Control
 
 LOG_LIMIT_S = 0.3
@@ -74,8 +73,7 @@ class Signals:
         self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     def _hang_up(self) -> None:
-        with suppress(Invalid):  # already logged, and announced as config:rejected
-            self.on_hangup()
+        self.on_hangup()
 
 
 def run_to_the_end(loop: asyncio.AbstractEventLoop, life: Coroutine[Any, Any, None], log: Any) -> None:

@@ -157,6 +157,8 @@ class CallScope(msgspec.Struct, eq=False, gc=False):
 
     def _internal(self, error: BaseException) -> Internal:
         call = self.context
+        if self.route is not None:
+            self.route.owner.failures.note("handler", call.event, error)
         self.router.log.error(
             "handler failed",
             called=call.event,

@@ -162,5 +162,6 @@ def _entry(call: Context, type_: EntryType, phase: Any, status: str, *, handler:
 
 def _details(principal: Principal) -> dict[str, str] | None:
     """Who acts with the principal's rights, when it is not the principal itself."""
-    acting = {"impersonated_by": principal.impersonated_by, "listener_of": principal.listener_of}
+    plugin = principal.name if principal.kind == "plugin" else None
+    acting = {"plugin": plugin, "impersonated_by": principal.impersonated_by, "listener_of": principal.listener_of}
     return {name: who for name, who in acting.items() if who is not None} or None

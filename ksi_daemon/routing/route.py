@@ -6,6 +6,7 @@ import msgspec
 
 from ksi_daemon.gate.breaker import Breaker
 from ksi_daemon.handler import Handler
+from ksi_daemon.logs.failures import Failures
 from ksi_daemon.logs.journal import EventCounts
 from ksi_daemon.plugin import Home
 
@@ -21,10 +22,11 @@ class Limits(msgspec.Struct):
 class Owner:
     """A running plugin as the router sees it: its home, and how many of its calls are under way."""
 
-    __slots__ = ("_idle", "home", "in_flight")
+    __slots__ = ("_idle", "failures", "home", "in_flight")
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, failures: Failures | None = None) -> None:
         self.home = home
+        self.failures = Failures() if failures is None else failures
         self.in_flight = 0
         self._idle: asyncio.Event | None = None  # made at the first wait: most plugins are never waited for
 

@@ -35,6 +35,7 @@ from ksi_daemon.plugin import Context, Feedback, Home
 from ksi_daemon.principal import Principal
 from ksi_daemon.routing.bus import Bus
 from ksi_daemon.routing.call_scope import CallScope
+from ksi_daemon.routing.current_call import current_call
 from ksi_daemon.routing.deadlines import Deadline, Deadlines
 from ksi_daemon.routing.recorder import Recorder
 from ksi_daemon.routing.route import Limits, Owner, Route
@@ -162,7 +163,11 @@ class Router:
                     if route.breaker is not None:
                         scope.guard = route.breaker.guard(caller_limited=scope.caller_limited)
                     scope.invoked = True
-                    result = await handler.invoke(context, params)
+                    current_call.set(context)
+                    try:
+                        result = await handler.invoke(context, params)
+                    finally:
+                        current_call.set(parent)
                 return self._fit(scope, handler.encode(result))
         finally:
             if self.recorder is None:

@@ -20,10 +20,17 @@ def own_hosts(port: int) -> frozenset[str]:
     return frozenset(f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
 
-def make_app(state: Callable[[], str], hosts: frozenset[str], mcp: Callable[[], ASGIApp | None]) -> ASGIApp:
+def make_app(
+    state: Callable[[], str],
+    hosts: frozenset[str],
+    mcp: Callable[[], ASGIApp | None],
+    *,
+    degraded: Callable[[], bool] = lambda: False,
+) -> ASGIApp:
     """The application. `state` returns starting, ready or stopping; `hosts` are the allowed Host headers.
 
-    `mcp` returns the MCP endpoint, or None as long as there is none.
+    `mcp` returns the MCP endpoint, or None as long as there is none. `degraded` is whether a part of a plugin fails: the
+    daemon is ready all the same, and which part it is only `system:health` says.
     """
 
     async def healthz(request: Request) -> PlainTextResponse:
@@ -31,7 +38,8 @@ def make_app(state: Callable[[], str], hosts: frozenset[str], mcp: Callable[[], 
 
     async def readyz(request: Request) -> PlainTextResponse:
         word = state()
-        return PlainTextResponse(word + "\n", status_code=200 if word == "ready" else 503, headers=NO_STORE)
+        more = "degraded\n" if word == "ready" and degraded() else ""
+        return PlainTextResponse(f"{word}\n{more}", status_code=200 if word == "ready" else 503, headers=NO_STORE)
 
     routes = [
         Route("/healthz", healthz, methods=["GET"]),

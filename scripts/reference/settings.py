@@ -10,6 +10,8 @@ One frozen object, read at the start: first `ksi.toml` (another file: `KSI_CONFI
 `ksi config show` shows each value and its source; `ksi config check` checks them without starting anything.
 `ksi config reload` (or SIGHUP) reads them again; those marked *restart* wait for the next start.
 
+Plugins have settings of their own in tables `[plugins.NAME]`: see [plugins.md](../plugins.md#settings).
+
 In `ksi.toml` a setting is one line, `port = 8081`; lists are `["a", "b"]`. In a variable a list is `a,b`. An unknown
 name in the file is an error that names the nearest setting; an unknown `KSI_…` variable is a warning.
 

@@ -202,3 +202,37 @@ def test_agents_are_spawned_asked_followed_and_ended_from_the_command_line(ksi: 
     assert failing.returncode == 0
     failed = ksi("agents", "ask", "bad", "go")
     assert (failed.returncode, "exited with 3: why" in failed.stderr) == (1, True)
+
+
+FAILING_WORK = """
+import contextlib
+
+from ksi_daemon.plugin import HealthPart
+
+
+@plugin.lifespan
+@contextlib.asynccontextmanager
+async def live(home):
+    home.background("watch", work)
+    yield
+
+
+async def work():
+    raise ValueError("no cloud")
+
+
+@plugin.health
+async def health(home):
+    return [HealthPart(name="sensor", state="degraded", reason="it is old")]
+"""
+
+
+@pytest.mark.usefixtures("running")
+def test_a_plugin_is_shown_with_its_health_and_the_traceback_of_its_last_error(ksi: Ksi) -> None:
+    ksi("plugins", "new", "rain")
+    with Path("plugins/rain/__init__.py").open("a") as file:
+        file.write(FAILING_WORK)
+    assert ksi("plugins", "reload", "rain").returncode == 0
+    shown = ksi("plugins", "show", "rain").stdout
+    for expected in ("degraded  it is old", "background watch: ValueError: no cloud", "Traceback", "in work"):
+        assert expected in shown

@@ -131,7 +131,7 @@ async def test_what_was_set_survives_the_hub(tmp_path: Path) -> None:
     """K045: state belongs to the daemon and outlives it."""
     var_dir = tmp_path / "var"
     prepare(var_dir)
-    read = SettingsRead(settings=Settings(var_dir=var_dir), config_file=tmp_path / "ksi.toml", sources={}, warnings=[])
+    read = SettingsRead(settings=Settings(var_dir=var_dir), config_file=tmp_path / "ksi.toml", sources={})
     for number in range(3):
         log = Log(var_dir / "log" / "ksi.jsonl", "info")
         async with open_hub(read, log, shipped=False) as hub:

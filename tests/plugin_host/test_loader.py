@@ -48,7 +48,6 @@ async def hub_with_folders(tmp_path: Path, *folders: Path, **settings: Any) -> A
         settings=Settings(var_dir=var_dir, plugin_dirs=folders, **settings),
         config_file=tmp_path / "ksi.toml",
         sources={},
-        warnings=[],
     )
     log = Log(var_dir / "log" / "ksi.jsonl", "info")
     try:
@@ -280,6 +279,7 @@ async def hub_with_capabilities(tmp_path: Path) -> AsyncIterator[tuple[Router, L
         router,
         tmp_path,
         log=log.logger,
+        read=lambda: SettingsRead(settings=Settings(), config_file=tmp_path / "ksi.toml", sources={}),
         capabilities={Telescope: Telescope()},
         inner={Router: router},
         known=[Microscope],

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ def write_notes(parent: Path, name: str = "notes", *, version: str = "one") -> P
 
 async def test_what_a_plugin_puts_is_found_also_by_its_next_version_and_after_a_restart(tmp_path: Path) -> None:
     folder = write_notes(tmp_path / "plugins")
-    settings = {"var_dir": tmp_path / "var", "plugin_dirs": (tmp_path / "plugins",)}
+    settings: dict[str, Any] = {"var_dir": tmp_path / "var", "plugin_dirs": (tmp_path / "plugins",)}
     async with running(folder, **settings) as hub:
         await hub.call("notes:add", id="orchard", text="Apples grow on trees.")
         await hub.call("notes:add", id="cellar", text="Wine is kept cool.")
