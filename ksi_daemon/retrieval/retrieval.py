@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 from ksi_daemon.errors import bounded
 from ksi_daemon.retrieval.backfill import Backfill, embedded_text
 from ksi_daemon.retrieval.document import Document, Filter, Hit
-from ksi_daemon.retrieval.embedder import Embedder, stored
+from ksi_daemon.retrieval.embedder import Embedder, loaded, stored
 from ksi_daemon.retrieval.fusion import INSTANT_WEIGHTS, VECTOR_WEIGHTS
 from ksi_daemon.retrieval.git_facts import COMMITS_LIMIT, GitFacts, NoGitFacts, git_facts
 from ksi_daemon.retrieval.graph import Graph
@@ -83,6 +83,7 @@ class Retrieval:
         self._state: Literal["queued", "running", "done", "failed"] = "queued"
         self._last_error: str | None = None
         self._complete = False  # every chunk has a vector of the embedder that serves
+        self._others_deleted = False  # the vectors of embedders that are not needed any more
         self._work.set()
 
     def _scan(self, embedder: Embedder) -> VectorScan:
@@ -104,16 +105,14 @@ class Retrieval:
                 for change in changes
                 for chunk in change.new
             ]
-            matrix = await asyncio.to_thread(self._settings.instant.embed, texts)
+            vectors = await asyncio.to_thread(lambda: stored(self._settings.instant.embed(texts)))
             try:
-                applied = await self._index.apply(
-                    changes, embedder=self._settings.instant.fingerprint, vectors=stored(matrix)
-                )
+                applied = await self._index.apply(changes, embedder=self._settings.instant.fingerprint, vectors=vectors)
             except BaseException:  # it may have become durable all the same
                 self._forget()
                 raise
             self._remove(applied.gone)
-            self._instant.add(applied.new, matrix)
+            self._instant.add(applied.new, loaded(vectors, self._settings.instant.dimensions))
         self._wake()
 
     async def delete(self, document_ids: Sequence[str]) -> int:
@@ -208,6 +207,7 @@ class Retrieval:
     async def retry(self) -> None:
         """Try again what failed."""
         await self._database.execute("DELETE FROM retrieval_failures")
+        self._backfill.forget()
         self._wake()
 
     async def verify(self) -> list[str]:
@@ -221,6 +221,7 @@ class Retrieval:
             )
             if row is not None and row["count"]:
                 problems.append(f"{row['count']} vectors of {embedder.fingerprint} do not have its length")
+        self._backfill.forget()
         if lacking := await self._backfill.waiting(self._settings.instant.fingerprint):
             problems.append(f"{lacking} chunks have no instant vector")
         return problems
@@ -231,6 +232,7 @@ class Retrieval:
             await self._index.rebuild()
             await self._database.execute("DELETE FROM retrieval_vectors")
             await self._database.execute("DELETE FROM retrieval_failures")
+            self._backfill.forget()
             self._forget()
 
     async def purge(self) -> bool:
@@ -311,12 +313,15 @@ class Retrieval:
             self._better = self._instant if self._wanted is self._settings.instant else self._scan(self._wanted)
             self._serving = self._wanted
             await set_fact(self._database, SERVING, self._wanted.fingerprint)
+        if self._others_deleted:
+            return
         for table in ("retrieval_vectors", "retrieval_failures"):
             await self._database.execute(
                 f"DELETE FROM {table} WHERE embedder NOT IN (?, ?)",  # noqa: S608 - one of two names
                 self._wanted.fingerprint,
                 self._settings.instant.fingerprint,
             )
+        self._others_deleted = True
 
     def _take_over(self, embedder: str, chunks: Sequence[tuple[int, int]], matrix: Matrix) -> None:
         for scan in self._scans():

@@ -189,6 +189,28 @@ async def test_a_document_that_cannot_be_stored_is_refused_and_nothing_of_its_co
     assert await found(retrieval, "apples") == []
 
 
+async def test_many_documents_in_one_put_are_each_added_replaced_or_kept_and_of_equal_ids_the_last_counts(
+    retrieval: Retrieval,
+) -> None:
+    await retrieval.put([note("kept", "apples"), note("edited", "pears", attributes={"tag": ("old",)})])
+    before = {hit.document_id: hit.chunk_id for hit in await retrieval.search("apples pears", agent=None)}
+    many = [note(f"n{n}", f"plums {n}") for n in range(1_200)]
+    await retrieval.put(
+        [note("kept", "apples"), note("twice", "figs"), note("edited", "quinces"), *many, note("twice", "dates")]
+    )
+    after = {hit.document_id: hit.chunk_id for hit in await retrieval.search("apples quinces dates", agent=None)}
+    assert after["kept"] == before["kept"]
+    assert after["edited"] != before["edited"]
+    assert await found(retrieval, "quinces", filter=Filter(attributes={"tag": frozenset({"old"})})) == []
+    assert [hit.text for hit in await retrieval.search("figs dates", agent=None) if hit.document_id == "twice"] == [
+        "dates"
+    ]
+    assert (await retrieval.state()).documents == 1_203
+    assert await retrieval.delete([document.id for document in many]) == 1_200
+    assert (await retrieval.state()).documents == 3
+    assert await retrieval.verify() == []
+
+
 async def test_the_orders_by_vector_and_by_words_keep_the_score_a_cosine(retrieval: Retrieval) -> None:
     await retrieval.put([note(f"n{n}", f"apples number {n} and {'pears ' * n}") for n in range(12)])
     by_vector = await retrieval.search("apples pears", agent=None, order="vector")
