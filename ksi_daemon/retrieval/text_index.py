@@ -1,7 +1,6 @@
 """Documents, their chunks and the lexical index, changed together in one transaction. Vectors are only carried along."""
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,18 +17,11 @@ from ksi_daemon.retrieval.document_rows import (
 )
 from ksi_daemon.retrieval.schema import set_fact
 from ksi_daemon.retrieval.scope import Scope
+from ksi_daemon.retrieval.word_search import Inside, WordSearch
 from ksi_daemon.storage.sqlite import Database, DatabaseError, Row
 
 JOINED = "FROM retrieval_documents d JOIN retrieval_chunks c ON c.document = d.number"
 PURGE = "purge"  # the fact that deleted words may still be in the file
-WORD = re.compile(r"\w+")
-QUERY_WORDS_LIMIT = 200
-STOP_WORDS = frozenset(
-    """a about after all also an and any are as at be because been but by can could did do does for from had has have he
-    her him his how i if in into is it its may me more most my no nor not of on or our she should so some such than that
-    the their them then there these they this those to up us was we were what when where which who why will with would
-    you your""".split()  # noqa: SIM905 - a list of words is read more easily
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +50,12 @@ class Known:
     text: str
 
 
-def search_words(query: str) -> str:
-    """A query for FTS5: the words of the text joined by OR, each as itself; stop words only when there is nothing else."""
-    words = list(dict.fromkeys(word.casefold() for word in WORD.findall(query)))
-    telling = [word for word in words if word not in STOP_WORDS] or words
-    return " OR ".join(f'"{word}"' for word in telling[:QUERY_WORDS_LIMIT])
-
-
 class TextIndex:
     """The lexical half of the index."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._words = WordSearch(database)
 
     async def changes(self, documents: Sequence[Document]) -> list[Change]:
         """Cut the documents into chunks and compare with what is stored. Of several with one id the last counts. Reads only."""
@@ -127,6 +113,7 @@ class TextIndex:
             )
         if gone:
             await set_fact(self._database, PURGE, "yes")
+        self._words.changed(len(gone) + len(new))
         return Applied(tuple(gone), tuple(new))
 
     async def delete(self, document_ids: Sequence[str]) -> tuple[int, Applied]:
@@ -139,23 +126,15 @@ class TextIndex:
             )
         if gone:
             await set_fact(self._database, PURGE, "yes")
+        self._words.changed(len(gone))
         return len(numbers), Applied(tuple(gone), ())
 
     async def find(self, query: str, scope: Scope, *, limit: int) -> list[tuple[int, float]]:
         """The best chunks by their words: (number, relevance), best first. The scope applies before the limit."""
-        words = search_words(query)
-        if not words:
-            return []
-        inside = ""
-        params: tuple[str | float, ...] = ()
+        inside: Inside | None = None
         if not scope.is_open or (scope.condition != "1" and await self._has_restricted()):
-            inside = f" AND +rowid IN (SELECT c.number {JOINED} WHERE {scope.condition})"
-            params = scope.params
-        statement = (
-            f"SELECT rowid, rank FROM retrieval_words WHERE retrieval_words MATCH ?{inside} ORDER BY rank LIMIT ?"  # noqa: S608 - only marks
-        )
-        rows = await self._database.fetch(statement, words, *params, limit)
-        return [(row["rowid"], -float(row["rank"])) for row in rows]
+            inside = (f"SELECT c.number {JOINED} WHERE {scope.condition}", scope.params)
+        return await self._words.find(query, inside=inside, limit=limit)
 
     async def _has_restricted(self) -> bool:
         return await self._database.fetch_one("SELECT 1 FROM retrieval_documents WHERE restricted LIMIT 1") is not None
