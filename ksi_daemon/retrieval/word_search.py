@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ksi_daemon.storage.sqlite import Database
 
-RANKED_CHUNKS = 20_000  # an index of fewer chunks is always searched with every word
+RANKED_CHUNKS = 10_000  # a hundred times the candidates; an index of fewer chunks is always searched with every word
 WORD = re.compile(r"\w+")
 QUERY_WORDS_LIMIT = 200
 REMEMBERED_WORDS = 10_000
