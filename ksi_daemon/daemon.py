@@ -206,6 +206,11 @@ async def open_hub(
                 for folder in loader.missing_folders
             ],
             lambda: [f"the plugin {breaker.backend} keeps failing" for breaker in gate.breakers.troubled()],
+            lambda: [
+                f"the search of the plugin {plugin} goes on without its best vectors: {index.problem}"
+                for plugin, index in loader.opened(Retrieval).items()
+                if index.problem is not None
+            ],
         ]
         stack.push_async_callback(loader.close)
         await loader.load_core(CORE)

@@ -50,20 +50,28 @@ from ksi_daemon.logs.log import TO_CALLER
 from ksi_daemon.notice import Notice
 from ksi_daemon.plugin_settings import PluginSettings, check_model
 from ksi_daemon.principal import Principal
-from ksi_daemon.retrieval.document import EVERY_DOCUMENT, Document, Filter, Hit, Parts
+from ksi_daemon.retrieval.document import EVERY_DOCUMENT, Document, Edge, Filter, Hit, Node, Parts
+from ksi_daemon.retrieval.file_scan import FileChoice, FileStamp
+from ksi_daemon.retrieval.front_matter import BadFrontMatter, FrontMatter, read_front_matter
+from ksi_daemon.retrieval.git_facts import GitFacts, NoGitFacts
+from ksi_daemon.retrieval.graph import GraphNode, Neighbour
 from ksi_daemon.retrieval.index_state import IndexState
 from ksi_daemon.retrieval.retrieval import Retrieval
+from ksi_daemon.retrieval.symbols import FileSymbols, Symbol
+from ksi_daemon.retrieval.watch import Changes, Rename, Watcher, WatchSettings, WatchState
 from ksi_daemon.storage.sqlite import Database, Row, Transaction
 from ksi_daemon.view import Dialect, Failure, View, ViewTool
 from ksi_daemon.workers.worker import in_process, in_thread
 
 __all__ = [
-    "EVERY_DOCUMENT", "Annotations", "ApprovalRequired", "Conflict", "Context", "Database", "Dialect", "Document",
-    "Failure", "Field", "Filter", "Forbidden", "HealthPart", "Hit", "Home", "IndexState", "Internal", "Invalid", "JsonValue",
-    "KsiError", "NotFound", "Nothing", "Notice", "Params", "Parts", "Plugin", "PluginRefused", "PluginSettings",
-    "Principal", "Result", "Retrieval", "Row", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "create_beneath",
-    "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath", "sanitize_path", "sanitize_query",
-    "with_error_boundary",
+    "EVERY_DOCUMENT", "Annotations", "ApprovalRequired", "BadFrontMatter", "Changes", "Conflict", "Context",
+    "Database", "Dialect", "Document", "Edge", "Failure", "Field", "FileChoice", "FileStamp", "FileSymbols", "Filter",
+    "Forbidden", "FrontMatter", "GitFacts", "GraphNode", "HealthPart", "Hit", "Home", "IndexState", "Internal",
+    "Invalid", "JsonValue", "KsiError", "Neighbour", "NoGitFacts", "Node", "NotFound", "Nothing", "Notice", "Params",
+    "Parts", "Plugin", "PluginRefused", "PluginSettings", "Principal", "Rename", "Result", "Retrieval", "Row",
+    "Symbol", "TooLarge", "TooMany", "Transaction", "Unavailable", "View", "ViewTool", "WatchSettings", "WatchState",
+    "Watcher", "create_beneath", "in_process", "in_thread", "normalize_error", "open_beneath", "read_beneath",
+    "read_front_matter", "sanitize_path", "sanitize_query", "with_error_boundary",
 ]  # fmt: skip
 
 Capability = TypeVar("Capability")

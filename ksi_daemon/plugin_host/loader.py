@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -32,6 +32,7 @@ DRAIN_S = 30.0
 HEALTH_EVERY_S = 10.0
 
 OpenBound = Callable[[Database], AbstractAsyncContextManager[object]]
+Bound = TypeVar("Bound")
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -307,6 +308,10 @@ class Loader:
             opened = await self._open_databases.enter_async_context(self._bound[kind](database))
             self._opened[plugin.name, kind] = opened
         return opened
+
+    def opened(self, kind: type[Bound]) -> dict[str, Bound]:
+        """By plugin, what is open of one kind of bound capability."""
+        return {plugin: cast(Bound, opened) for (plugin, known), opened in self._opened.items() if known is kind}
 
     async def _database(self, plugin: Plugin, folder: Path) -> Database:
         """The plugin's database. It stays open during a reload, because the old version's last calls and the new version share it."""

@@ -40,20 +40,29 @@ class Backfill:
     def __init__(self, database: Database, added: Added) -> None:
         self._database = database
         self._added = added
+        self._filled: dict[str, int] = {}  # by embedder: no chunk up to this number lacks its vector
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ksi-embedding", initializer=_lower_priority)
 
     def close(self) -> None:
         """Let the step under way end by itself; start no other."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
+    def forget(self) -> None:
+        """Look at every chunk again: vectors or failures were deleted."""
+        self._filled = {}  # a new one: what is being filled does not count
+
     async def waiting(self, embedder: str) -> int:
         """How many chunks lack a vector and have not been refused."""
-        row = await self._database.fetch_one("SELECT count(*) AS count" + MISSING, embedder)
+        row = await self._database.fetch_one(
+            "SELECT count(*) AS count" + MISSING + " AND c.number > ?2", embedder, self._filled.get(embedder, 0)
+        )
         return int(row["count"]) if row is not None else 0
 
     async def fill(self, embedder: Embedder) -> None:
         """Make every missing vector. An embedder that cannot work at all raises; a text that it refuses is recorded."""
-        after = 0
+        newest = await self._database.fetch_one("SELECT seq FROM sqlite_sequence WHERE name = 'retrieval_chunks'")
+        filled = self._filled
+        after = filled.get(embedder.fingerprint, 0)
         while rows := await self._missing(embedder.fingerprint, after):
             after = int(rows[-1]["number"])
             texts = [embedded_text(row["title"], row["heading"], row["text"]) for row in rows]
@@ -61,6 +70,8 @@ class Backfill:
                 await self._keep(embedder, rows, texts)
             except Exception:  # noqa: BLE001 - which text it is comes out below, and so does an embedder that is down
                 await self._keep_one_by_one(embedder, rows, texts)
+        if newest is not None and filled is self._filled:
+            filled[embedder.fingerprint] = newest["seq"]
 
     async def _missing(self, embedder: str, after: int) -> list[Row]:
         return await self._database.fetch(

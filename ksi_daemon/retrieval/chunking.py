@@ -20,6 +20,7 @@ OVERLAP_LIMIT_CHARACTERS = 160
 HEADING_LIMIT_CHARACTERS = 400
 
 PARAGRAPH_END = re.compile(r"\n[ \t]*\n\s*")
+HEADING_MARK = re.compile(r"(?:^|[\r\n]) {0,3}(?:#{1,6}(?:[ \t\r\n]|$)|(?:=+|-+)[ \t]*(?:[\r\n]|$))")
 CODE_BLOCK_START = re.compile(r"\n(?=[^\s)\]}#/*])")
 ABOVE_A_DEFINITION = ("#", "//", "/*", "*", "@")  # comments, attributes and decorators
 BREAKS = (re.compile(r"(?<=[.!?])\s+|\n"), re.compile(r"\s+"))  # sentences and lines, then words
@@ -131,9 +132,11 @@ def _path(headings: list[tuple[int, str]]) -> str:
 
 def _markdown_headings(text: str, body_start: int) -> Iterator[tuple[int, str, int]]:
     """Level, words and offset of each top-level heading; a `#` inside fenced code is none."""
+    body = text[body_start:]
+    if not HEADING_MARK.search(body):  # then parsing would find none
+        return
     from markdown_it import MarkdownIt
 
-    body = text[body_start:]
     # Offsets of lines as the parser counts them: it takes \r\n and \r for \n.
     starts = [0, *(match.end() for match in re.finditer(r"\r\n|\n|\r", body))]
     tokens = MarkdownIt("commonmark").disable("inline").parse(body)

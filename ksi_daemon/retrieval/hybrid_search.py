@@ -5,6 +5,7 @@ While better vectors are being made there are two vector sides: a chunk is judge
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -58,8 +59,8 @@ async def hybrid_search(
 ) -> list[Hit]:
     """The hits, best first."""
     depth = max(CANDIDATES, limit)
-    lexical = [] if order == "vector" else await index.find(query, scope, limit=depth)
-    judged = await _judge(index, sides, scope=scope, depth=depth, lexical=lexical)
+    lexical, near = await _found(index, sides, query=None if order == "vector" else query, scope=scope, depth=depth)
+    judged = await _judged(sides, near, lexical)
     chunks = {chunk for chunk, _ in lexical}
     if order != "lexical":
         chunks.update(chunk for side in judged for chunk, _ in side.found)
@@ -79,14 +80,33 @@ async def hybrid_search(
     return [_hit(found, parts=parts) for found in ranked[:limit]]
 
 
-async def _judge(
-    index: TextIndex, sides: Sequence[VectorSide], *, scope: Scope, depth: int, lexical: Sequence[Scored]
-) -> list[_Judged]:
+async def _found(
+    index: TextIndex, sides: Sequence[VectorSide], *, query: str | None, scope: Scope, depth: int
+) -> tuple[list[Scored], list[list[Scored]]]:
+    """The candidates by words and by each side's vectors, both searched at the same time."""
+
+    async def by_words() -> list[Scored]:
+        return [] if query is None else await index.find(query, scope, limit=depth)
+
+    lexical, near = await asyncio.gather(by_words(), _near(index, sides, scope, depth), return_exceptions=True)
+    if isinstance(lexical, BaseException):
+        raise lexical
+    if isinstance(near, BaseException):
+        raise near
+    return lexical, near
+
+
+async def _near(index: TextIndex, sides: Sequence[VectorSide], scope: Scope, depth: int) -> list[list[Scored]]:
     import numpy as np
 
     numbers = await index.allowed_documents(scope)
     allowed: Numbers | None = None if numbers is None else np.array(numbers, dtype=np.int64)
-    found = [await side.scan.search(side.query, allowed, limit=depth) for side in sides]
+    return [await side.scan.search(side.query, allowed, limit=depth) for side in sides]
+
+
+async def _judged(
+    sides: Sequence[VectorSide], found: Sequence[Sequence[Scored]], lexical: Sequence[Scored]
+) -> list[_Judged]:
     candidates = {chunk for several in (lexical, *found) for chunk, _ in several}
     judged: list[_Judged] = []
     for side, near in zip(sides, found, strict=True):

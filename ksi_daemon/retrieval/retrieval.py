@@ -8,6 +8,7 @@ async with open_retrieval(database, RetrievalSettings()) as retrieval:
 put, delete      change content, lexical index and instant vectors in one transaction; searchable when they return
 search           hits in the order of their fused rank; the filter and the agent's visibility apply before the limit
 state            counts, the state of the background worker, its last error
+state_changes    the state now, and each time it changes: for a plugin that announces it
 verify, rebuild  compare the index with the content; make it anew
 idle             wait until the background worker has nothing to do
 purge            remove at once what deleted texts left in the file; the worker does it by itself
@@ -20,7 +21,7 @@ watch            deliver what becomes of the files below a folder; see `watch.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Literal
 from ksi_daemon.errors import bounded
 from ksi_daemon.retrieval.backfill import Backfill, embedded_text
 from ksi_daemon.retrieval.document import Document, Filter, Hit
-from ksi_daemon.retrieval.embedder import Embedder, stored
+from ksi_daemon.retrieval.embedder import Embedder, loaded, stored
 from ksi_daemon.retrieval.fusion import INSTANT_WEIGHTS, VECTOR_WEIGHTS
 from ksi_daemon.retrieval.git_facts import COMMITS_LIMIT, GitFacts, NoGitFacts, git_facts
 from ksi_daemon.retrieval.graph import Graph
@@ -81,8 +82,11 @@ class Retrieval:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._state: Literal["queued", "running", "done", "failed"] = "queued"
-        self._last_error: str | None = None
+        self._state_changed = asyncio.Event()  # a new one after each change
+        self._worker_error: str | None = None  # until its work succeeds
+        self._query_error: str | None = None  # of the embedder that serves; None when the last search could ask it
         self._complete = False  # every chunk has a vector of the embedder that serves
+        self._others_deleted = False  # the vectors of embedders that are not needed any more
         self._work.set()
 
     def _scan(self, embedder: Embedder) -> VectorScan:
@@ -104,16 +108,14 @@ class Retrieval:
                 for change in changes
                 for chunk in change.new
             ]
-            matrix = await asyncio.to_thread(self._settings.instant.embed, texts)
+            vectors = await asyncio.to_thread(lambda: stored(self._settings.instant.embed(texts)))
             try:
-                applied = await self._index.apply(
-                    changes, embedder=self._settings.instant.fingerprint, vectors=stored(matrix)
-                )
+                applied = await self._index.apply(changes, embedder=self._settings.instant.fingerprint, vectors=vectors)
             except BaseException:  # it may have become durable all the same
                 self._forget()
                 raise
             self._remove(applied.gone)
-            self._instant.add(applied.new, matrix)
+            self._instant.add(applied.new, loaded(vectors, self._settings.instant.dimensions))
         self._wake()
 
     async def delete(self, document_ids: Sequence[str]) -> int:
@@ -171,13 +173,19 @@ class Retrieval:
             try:
                 vectors = await asyncio.to_thread(serving.embed, [query])
             except Exception as error:  # noqa: BLE001 - shown in the state, and every hit names the embedder that judged it
-                self._last_error = bounded(f"{type(error).__name__}: {error}")
+                self._query_failed(bounded(f"{type(error).__name__}: {error}"))
             else:
+                self._query_failed(None)
                 sides.append(VectorSide(scan, vectors[0], VECTOR_WEIGHTS))
         if not sides or not self._complete:
             vectors = await asyncio.to_thread(self._settings.instant.embed, [query])
             sides.append(VectorSide(self._instant, vectors[0], INSTANT_WEIGHTS))
         return sides
+
+    def _query_failed(self, error: str | None) -> None:
+        if error != self._query_error:
+            self._query_error = error
+            self._announce()
 
     # --- how it is
 
@@ -185,7 +193,8 @@ class Retrieval:
         """Counts and the state of the background worker."""
         counts = await self._database.fetch_one(
             "SELECT (SELECT count(*) FROM retrieval_documents) AS documents, (SELECT count(*) FROM retrieval_chunks) AS chunks,"
-            " (SELECT count(*) FROM retrieval_failures WHERE embedder = ?) AS failed",
+            " (SELECT count(*) FROM retrieval_failures WHERE embedder = ?1) AS failed,"
+            " (SELECT error FROM retrieval_failures WHERE embedder = ?1 ORDER BY chunk DESC LIMIT 1) AS refused",
             self._wanted.fingerprint,
         )
         assert counts is not None  # a SELECT of counts always has its row
@@ -197,9 +206,30 @@ class Retrieval:
             failed=counts["failed"],
             embedder=self._wanted.fingerprint,
             serving=self._serving.fingerprint,
-            last_error=self._last_error,
+            is_degraded=self.problem is not None,
+            last_error=self.problem or counts["refused"],
             purge_waiting=await fact(self._database, PURGE) is not None,
         )
+
+    @property
+    def problem(self) -> str | None:
+        """Why better vectors are not made or not used at present; None when nothing fails."""
+        return self._worker_error or self._query_error
+
+    async def state_changes(self) -> AsyncGenerator[IndexState, None]:
+        """The state now, and then each time that more than its numbers has changed; a caller who is slow gets the newest."""
+        shown: IndexState | None = None
+        while True:
+            changed = self._state_changed
+            state = await self.state()
+            if shown is None or state.differs(shown):
+                shown = state
+                yield state
+            await changed.wait()
+
+    def _announce(self) -> None:
+        self._state_changed.set()
+        self._state_changed = asyncio.Event()
 
     async def idle(self) -> None:
         """Return when the background worker has done, or given up, what there was to do."""
@@ -208,6 +238,7 @@ class Retrieval:
     async def retry(self) -> None:
         """Try again what failed."""
         await self._database.execute("DELETE FROM retrieval_failures")
+        self._backfill.forget()
         self._wake()
 
     async def verify(self) -> list[str]:
@@ -221,6 +252,7 @@ class Retrieval:
             )
             if row is not None and row["count"]:
                 problems.append(f"{row['count']} vectors of {embedder.fingerprint} do not have its length")
+        self._backfill.forget()
         if lacking := await self._backfill.waiting(self._settings.instant.fingerprint):
             problems.append(f"{lacking} chunks have no instant vector")
         return problems
@@ -231,6 +263,7 @@ class Retrieval:
             await self._index.rebuild()
             await self._database.execute("DELETE FROM retrieval_vectors")
             await self._database.execute("DELETE FROM retrieval_failures")
+            self._backfill.forget()
             self._forget()
 
     async def purge(self) -> bool:
@@ -269,6 +302,7 @@ class Retrieval:
         self._complete = False
         if self._state != "running":
             self._state = "queued"
+            self._announce()
         self._idle.clear()
         self._work.set()
 
@@ -278,16 +312,18 @@ class Retrieval:
             await self._work.wait()
             self._work.clear()
             self._state = "running"
+            self._announce()
             try:
                 await self._work_once()
             except Exception as error:  # noqa: BLE001 - shown in the state; the lexical index goes on without it
-                self._state, self._last_error = "failed", bounded(f"{type(error).__name__}: {error}")
+                self._state, self._worker_error = "failed", bounded(f"{type(error).__name__}: {error}")
             else:
-                self._state = "done"
+                self._state, self._worker_error = "done", None
             if self._work.is_set():
                 self._state = "queued"
             else:
                 self._idle.set()
+            self._announce()
 
     async def _work_once(self) -> None:
         if self._settings.secure_delete and await fact(self._database, PURGE) is not None:
@@ -297,7 +333,6 @@ class Retrieval:
         await self._serve_wanted()
         if not self._work.is_set() and not await self._failures():
             self._complete = True
-            self._last_error = None
 
     async def _failures(self) -> bool:
         row = await self._database.fetch_one(
@@ -311,12 +346,15 @@ class Retrieval:
             self._better = self._instant if self._wanted is self._settings.instant else self._scan(self._wanted)
             self._serving = self._wanted
             await set_fact(self._database, SERVING, self._wanted.fingerprint)
+        if self._others_deleted:
+            return
         for table in ("retrieval_vectors", "retrieval_failures"):
             await self._database.execute(
                 f"DELETE FROM {table} WHERE embedder NOT IN (?, ?)",  # noqa: S608 - one of two names
                 self._wanted.fingerprint,
                 self._settings.instant.fingerprint,
             )
+        self._others_deleted = True
 
     def _take_over(self, embedder: str, chunks: Sequence[tuple[int, int]], matrix: Matrix) -> None:
         for scan in self._scans():

@@ -45,8 +45,9 @@ class StaticEmbedder:
         tokenizer, table = self._load()
         sums = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, encoding in enumerate(tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)):
-            if encoding.ids:
-                sums[row] = table[encoding.ids].mean(axis=0, dtype=np.float32)
+            ids = encoding.ids
+            if ids:  # the sum of the rows as a product is faster than `mean`; only the direction counts
+                sums[row] = np.ones(len(ids), dtype=np.float32) @ table.take(ids, axis=0, mode="clip")
         return unit_rows(sums)
 
     def _load(self) -> tuple[Tokenizer, Matrix]:

@@ -26,21 +26,37 @@ Scored = tuple[int, float]
 
 
 class _Block:
-    """Vectors with the chunk and document each belongs to. A removed row has document 0, which no document has."""
+    """Vectors by ascending chunk, with the document each belongs to. A removed row has document 0, which no document has."""
 
     def __init__(self, chunks: Numbers, documents: Numbers, matrix: Matrix) -> None:
         self.chunks = chunks
         self.documents = documents
         self.matrix = matrix
-        self.rows = {int(chunk): row for row, chunk in enumerate(chunks)}
+
+    def rows(self, chunks: Numbers) -> Numbers:
+        """The rows of those of the chunks that are here."""
+        import numpy as np
+
+        rows = np.searchsorted(self.chunks, chunks)
+        rows[rows == len(self.chunks)] = 0
+        found: Numbers = rows[(self.chunks[rows] == chunks) & (self.documents[rows] > 0)]
+        return found
 
     def best(self, query: Matrix, allowed: Numbers | None, limit: int) -> list[Scored]:
         import numpy as np
 
         inside = self.documents > 0 if allowed is None else np.isin(self.documents, allowed)
         scores = np.where(inside, self.matrix @ query, -np.inf)
-        top = np.argpartition(-scores, limit)[:limit] if limit < len(scores) else np.arange(len(scores))
-        return [(int(self.chunks[row]), float(scores[row])) for row in top if np.isfinite(scores[row])]
+        top = np.argpartition(scores, -limit)[-limit:] if limit < len(scores) else np.arange(len(scores))
+        top = top[np.isfinite(scores[top])]
+        return list(zip(self.chunks[top].tolist(), scores[top].tolist(), strict=True))
+
+    def cosines(self, query: Matrix, chunks: Sequence[int]) -> list[Scored]:
+        """The cosine of each of these chunks that is here."""
+        import numpy as np
+
+        rows = self.rows(np.array(chunks, dtype=np.int64))
+        return list(zip(self.chunks[rows].tolist(), (self.matrix[rows] @ query).tolist(), strict=True))
 
 
 class VectorScan:
@@ -62,23 +78,22 @@ class VectorScan:
         self._version += 1
         if self._blocks is None or not chunks:
             return
-        if sum(len(block.rows) for block in self._blocks) + len(chunks) > self._limit_rows:
+        if sum(len(block.chunks) for block in self._blocks) + len(chunks) > self._limit_rows:
             self._blocks = None
             return
         numbers = np.array(chunks, dtype=np.int64).reshape(-1, 2)
-        block = _Block(numbers[:, 0], numbers[:, 1].copy(), matrix)
+        block = _Block(numbers[:, 0].copy(), numbers[:, 1].copy(), matrix)
         while self._blocks and len(self._blocks[-1].chunks) < 2 * len(block.chunks):
             block = _joined(self._blocks.pop(), block)  # blocks at least double: each row is copied a few times only
         self._blocks.append(block)
 
     def remove(self, chunks: Sequence[int]) -> None:
         """Forget the vectors of chunks that have been deleted."""
+        import numpy as np
+
         self._version += 1
         for block in self._blocks or ():
-            for chunk in chunks:
-                row = block.rows.pop(chunk, None)
-                if row is not None:
-                    block.documents[row] = 0
+            block.documents[block.rows(np.array(chunks, dtype=np.int64))] = 0
 
     def forget(self) -> None:
         """Drop what is resident; the next search reads it again."""
@@ -89,8 +104,7 @@ class VectorScan:
         """The nearest chunks of the allowed documents (None: all): (chunk, cosine), best first, ties by number."""
         found: list[Scored] = []
         if await self._load():
-            for block in list(self._blocks or ()):
-                found += await asyncio.to_thread(block.best, query, allowed, limit)
+            found = await asyncio.to_thread(_best_of_all, list(self._blocks or ()), query, allowed, limit)
         else:
             after = 0
             while rows := await self._read(after):
@@ -101,6 +115,8 @@ class VectorScan:
 
     async def cosines(self, query: Matrix, chunks: Sequence[int]) -> dict[int, float]:
         """The cosine of each of these chunks that has a vector."""
+        if self._blocks is not None:
+            return {chunk: cosine for block in self._blocks for chunk, cosine in block.cosines(query, chunks)}
         marks = ", ".join("?" * len(chunks))
         rows = await self._database.fetch(
             f"SELECT chunk, vector FROM retrieval_vectors WHERE embedder = ? AND chunk IN ({marks})",  # noqa: S608 - only marks
@@ -149,12 +165,18 @@ def _joined(*blocks: _Block) -> _Block:
     """One block of the rows that are still there."""
     import numpy as np
 
-    living = [block.documents > 0 for block in blocks]
-    return _Block(
-        np.concatenate([block.chunks[alive] for block, alive in zip(blocks, living, strict=True)]),
-        np.concatenate([block.documents[alive] for block, alive in zip(blocks, living, strict=True)]),
-        np.concatenate([block.matrix[alive] for block, alive in zip(blocks, living, strict=True)]),
-    )
+    chunks = np.concatenate([block.chunks for block in blocks])
+    documents = np.concatenate([block.documents for block in blocks])
+    matrix = np.concatenate([block.matrix for block in blocks])
+    if (documents > 0).all() and (np.diff(chunks) > 0).all():
+        return _Block(chunks, documents, matrix)
+    rows = np.argsort(chunks)
+    rows = rows[documents[rows] > 0]
+    return _Block(chunks[rows], documents[rows], matrix[rows])
+
+
+def _best_of_all(blocks: Sequence[_Block], query: Matrix, allowed: Numbers | None, limit: int) -> list[Scored]:
+    return [scored for block in blocks for scored in block.best(query, allowed, limit)]
 
 
 def _best(found: Sequence[Scored], limit: int) -> list[Scored]:

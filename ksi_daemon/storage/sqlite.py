@@ -95,6 +95,8 @@ class Transaction:
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> int:
         """Run one statement for each row; returns how many rows changed."""
+        if not rows:
+            return 0
         async with self._connection.executemany(sql, rows) as cursor:
             return max(0, cursor.rowcount)
 

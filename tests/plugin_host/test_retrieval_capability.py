@@ -1,16 +1,17 @@
 """The capability `Retrieval` as plugins get it: one index over the plugin's own database, for all versions of the plugin."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from ksi_daemon.errors import Unavailable
 from ksi_daemon.plugin import Context, Nothing, Plugin, Retrieval
+from ksi_daemon.retrieval.minilm_embedder import MiniLmEmbedder
 from ksi_daemon.testing import running
-from tests.in_process import Said
+from tests.in_process import Said, soon
 from tests.plugin_folders import write_plugin
 
 NOTES = '''"""Notes that can be searched."""
@@ -89,6 +90,23 @@ async def test_two_plugins_search_their_own_texts_and_an_agent_what_it_may_see(t
         await hub.call("diary:add", id="today", text="Apples again.")
         assert (await hub.call("notes:find", query="apples"))["ids"] == ["open"]
         assert (await hub.call("diary:find", query="apples"))["ids"] == ["today"]
+
+
+async def test_health_has_an_alarm_while_a_search_must_do_without_its_best_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(embedder: MiniLmEmbedder, texts: Sequence[str]) -> NoReturn:
+        raise Unavailable("the model is gone")
+
+    monkeypatch.setattr(MiniLmEmbedder, "embed", fail)
+    async with running(write_notes(tmp_path)) as hub:
+        assert not any("the search of" in alarm for alarm in (await hub.call("system:health"))["alarms"])
+        await hub.call("notes:add", id="orchard", text="Apples grow on trees.")
+        index = hub.hub.loader.opened(Retrieval)["notes"]
+        await soon(index.idle())
+        assert (await hub.call("notes:find", query="where do apples grow"))["ids"] == ["orchard"]
+        alarms = (await hub.call("system:health"))["alarms"]
+        assert any("the search of the plugin notes" in alarm and "the model is gone" in alarm for alarm in alarms)
 
 
 async def test_a_plugin_that_does_not_declare_it_has_no_index_and_no_database() -> None:

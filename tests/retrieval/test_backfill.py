@@ -1,11 +1,12 @@
 """Better vectors come in the background: nothing waits for them, a restart loses nothing, and what fails is named."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ksi_daemon.errors import Unavailable
 from ksi_daemon.retrieval.embedder import Embedder
+from ksi_daemon.retrieval.index_state import IndexState
 from ksi_daemon.retrieval.retrieval import RetrievalSettings
 from tests.in_process import soon, until
 from tests.retrieval.conftest import Open, found, note
@@ -102,7 +103,8 @@ async def test_a_text_that_cannot_be_embedded_is_counted_and_the_rest_goes_on(op
         await soon(retrieval.put([*NOTES, note("bad", "poison apples")]))
         await soon(retrieval.idle())
         state = await retrieval.state()
-        assert (state.state, state.waiting, state.failed) == ("done", 0, 1)
+        assert (state.state, state.waiting, state.failed, state.is_degraded) == ("done", 0, 1, False)
+        assert state.last_error == "ValueError: this text cannot be embedded"
         assert (await found(retrieval, "deadly poison"))[0] == "bad"
     async with opened(settings(WordEmbedder("refusing"))) as retrieval:
         await soon(retrieval.retry())
@@ -124,9 +126,59 @@ async def test_an_embedder_that_cannot_work_at_all_leaves_the_search_to_the_inst
         assert (state.state, state.waiting, state.failed) == ("failed", 20, 0)
         assert state.last_error is not None
         assert "not installed" in state.last_error
+        assert state.is_degraded
         hits = await retrieval.search("apples number 3", agent=None, parts=True)
         assert hits[0].parts is not None
         assert (hits[0].document_id, hits[0].parts.embedder) == ("n3", "instant")
+
+
+async def next_with(changes: AsyncIterator[IndexState], state: str) -> IndexState:
+    return await anext(found async for found in changes if found.state == state)
+
+
+async def test_a_change_of_state_is_awaited_from_queued_to_done(opened: Open) -> None:
+    better = GatedEmbedder()
+    async with opened(settings(better)) as retrieval:
+        await soon(retrieval.idle())
+        changes = retrieval.state_changes()
+        try:
+            assert (await soon(anext(changes))).state == "done"
+            await soon(retrieval.put(NOTES))
+            await until(better.asked.is_set)
+            running = await soon(next_with(changes, "running"))
+            assert running.waiting == 20
+        finally:
+            better.opened.set()
+        done = await soon(next_with(changes, "done"))
+        assert (done.waiting, done.is_degraded) == (0, False)
+        await changes.aclose()
+
+
+async def test_a_search_that_had_to_do_without_the_better_embedder_says_so_until_one_succeeds(opened: Open) -> None:
+    class Unsteady(WordEmbedder):
+        broken = False
+
+        def embed(self, texts: Sequence[str]) -> Any:
+            if self.broken:
+                raise Unavailable("the model is gone")
+            return super().embed(texts)
+
+    better = Unsteady("better")
+    async with opened(settings(better)) as retrieval:
+        await soon(retrieval.put(NOTES))
+        await soon(retrieval.idle())
+        changes = retrieval.state_changes()
+        assert not (await soon(anext(changes))).is_degraded
+        better.broken = True
+        hits = await retrieval.search("apples number 3", agent=None, parts=True)
+        assert hits[0].parts is not None
+        assert hits[0].parts.embedder == "instant"
+        state = await soon(anext(changes))
+        assert (state.state, state.is_degraded, state.last_error) == ("done", True, "Unavailable: the model is gone")
+        better.broken = False
+        await retrieval.search("apples number 3", agent=None)
+        assert not (await soon(anext(changes))).is_degraded
+        await changes.aclose()
 
 
 async def test_the_worker_ends_with_the_index(opened: Open) -> None:

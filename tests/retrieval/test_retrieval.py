@@ -8,7 +8,7 @@ import pytest
 from ksi_daemon.errors import BadData, Invalid
 from ksi_daemon.retrieval.document import Filter
 from ksi_daemon.retrieval.retrieval import Retrieval, RetrievalSettings, open_retrieval
-from ksi_daemon.retrieval.text_index import search_words
+from ksi_daemon.retrieval.word_search import WordSearch, deciding_words, search_words
 from ksi_daemon.storage.sqlite import Database
 from tests.cases import case
 from tests.in_process import soon
@@ -175,9 +175,41 @@ async def test_any_text_is_a_query_and_none_is_an_operator(retrieval: Retrieval,
 
 
 def test_stop_words_are_left_out_unless_there_is_nothing_else() -> None:
-    assert search_words("what is the Weather, the weather") == '"weather"'
-    assert search_words("to be or not to be") == '"to" OR "be" OR "or" OR "not"'
-    assert search_words("?") == ""
+    assert search_words("what is the Weather, the weather") == ["weather"]
+    assert search_words("to be or not to be") == ["to", "be", "or", "not"]
+    assert search_words("?") == []
+
+
+def test_the_rarest_words_decide_what_is_ranked() -> None:
+    counts = {"in all": 501, "rare": 3, "often": 300, "some": 40}
+    assert deciding_words(counts, 50, enough=2) == ["rare", "some"]
+    assert deciding_words(counts, 50, enough=100) == ["rare", "some", "often"]
+    assert deciding_words(counts, 50, enough=1_000) == ["rare", "some", "often", "in all"]
+    assert deciding_words({"in all": 501}, 50, enough=1) == ["in all"]
+
+
+async def test_a_large_index_ranks_fewer_chunks_with_the_same_best_ones_and_still_fills_a_filtered_search(
+    retrieval: Retrieval, database: Database
+) -> None:
+    documents = [
+        note(f"n{n}", "apples " + "pears " * (n % 3 == 0) + f"word{n % 50}", namespace="all") for n in range(300)
+    ]
+    await retrieval.put([*documents, note("few", "apples only", namespace="small")])
+    query = "apples pears word7"
+    small = ("SELECT number FROM retrieval_chunks WHERE text = ?", ("apples only",))
+    every = await WordSearch(database).find(query, inside=None, limit=200)
+    bounded = WordSearch(database, ranked_chunks=10)
+    for _ in range(2):  # the second time from what is remembered
+        found = await bounded.find(query, inside=None, limit=5)
+        assert [chunk for chunk, _ in found] == [chunk for chunk, _ in every[:5]]
+        assert len(await bounded.find(query, inside=small, limit=5)) == 1
+    assert len(every) == 200
+    assert len(await bounded.find(query, inside=None, limit=200)) == 200
+    await retrieval.delete([f"n{n}" for n in range(300) if n % 50 == 7])
+    bounded.changed(6)
+    await retrieval.put([note(f"m{n}", "plums word7") for n in range(30)])
+    bounded.changed(30)
+    assert len(await bounded.find("word7 apples", inside=None, limit=20)) == 20
 
 
 @pytest.mark.parametrize("bad", [note("", "x"), note("a", "\ud800"), note("a", "x", attributes={"t": ("\ud800",)})])
@@ -187,6 +219,28 @@ async def test_a_document_that_cannot_be_stored_is_refused_and_nothing_of_its_co
     with pytest.raises(Invalid):
         await retrieval.put([note("good", "apples"), bad])  # type: ignore[list-item]
     assert await found(retrieval, "apples") == []
+
+
+async def test_many_documents_in_one_put_are_each_added_replaced_or_kept_and_of_equal_ids_the_last_counts(
+    retrieval: Retrieval,
+) -> None:
+    await retrieval.put([note("kept", "apples"), note("edited", "pears", attributes={"tag": ("old",)})])
+    before = {hit.document_id: hit.chunk_id for hit in await retrieval.search("apples pears", agent=None)}
+    many = [note(f"n{n}", f"plums {n}") for n in range(1_200)]
+    await retrieval.put(
+        [note("kept", "apples"), note("twice", "figs"), note("edited", "quinces"), *many, note("twice", "dates")]
+    )
+    after = {hit.document_id: hit.chunk_id for hit in await retrieval.search("apples quinces dates", agent=None)}
+    assert after["kept"] == before["kept"]
+    assert after["edited"] != before["edited"]
+    assert await found(retrieval, "quinces", filter=Filter(attributes={"tag": frozenset({"old"})})) == []
+    assert [hit.text for hit in await retrieval.search("figs dates", agent=None) if hit.document_id == "twice"] == [
+        "dates"
+    ]
+    assert (await retrieval.state()).documents == 1_203
+    assert await retrieval.delete([document.id for document in many]) == 1_200
+    assert (await retrieval.state()).documents == 3
+    assert await retrieval.verify() == []
 
 
 async def test_the_orders_by_vector_and_by_words_keep_the_score_a_cosine(retrieval: Retrieval) -> None:
