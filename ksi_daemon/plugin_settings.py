@@ -4,16 +4,18 @@ Which tables and variables there are is left to config.py, when they are read to
 """
 
 import difflib
+import functools
 import inspect
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError
 
 from ksi_daemon.config import GIVEN_TO_AGENTS, NOT_SETTINGS, Settings
 from ksi_daemon.handler import PluginRefused
+from ksi_daemon.logs.failures import described
 from ksi_daemon.logs.redaction import redact
 
 SHOWN_LIMIT = 80  # characters of a value in a message
@@ -62,6 +64,10 @@ def check_model(plugin: str, model: object) -> None:
         raise PluginRefused(f"{plugin}: settings must be a class made from PluginSettings")
     if model.model_config.get("extra") != "forbid" or not model.model_config.get("frozen"):
         raise PluginRefused(f"{plugin}: {model.__name__} must stay frozen and refuse unknown names")
+    try:
+        model.model_json_schema()
+    except PydanticUserError as error:
+        raise PluginRefused(f"{plugin}: {model.__name__} has a field that no file can hold: {error.message}") from error
     for name, field in model.model_fields.items():
         if not field.description:
             raise PluginRefused(f"{plugin}: {model.__name__}.{name} has no description")
@@ -110,9 +116,12 @@ def read_plugin_settings(
             sources[name] = owned
     try:
         settings = model.model_validate(values)
+        settings.model_dump(mode="json")
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False)
         problems += [_problem(plugin, detail, sources=sources, file=file) for detail in details]
+    except Exception as error:  # noqa: BLE001 - whatever a validator of the plugin raises
+        problems.append(f"{model.__name__} failed with {described(error)}")
     if problems:
         raise BadPluginSettings(f"{plugin}: its settings cannot be used: " + "; ".join(problems))
     return PluginSettingsRead(plugin, settings, sources)
@@ -157,6 +166,6 @@ def _problem(plugin: str, detail: Any, *, sources: Mapping[str, str], file: str)
         return f"[plugins.{plugin}]: {problem}"
     if detail["type"] == "missing":
         return f"{name} is not set: write it into {file}, or set {variable(plugin, path[0])}"
-    text = str(shown(path[0], detail["input"]))
+    text = str(functools.reduce(lambda value, part: shown(part, value), path, detail["input"]))
     text = text if len(text) <= SHOWN_LIMIT else text[: SHOWN_LIMIT - 3] + "..."
     return f"{name} = {text} (from {sources.get(path[0], 'default')}): {problem}"

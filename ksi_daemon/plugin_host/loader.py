@@ -194,7 +194,8 @@ class Loader:
         return {name: running.settings for name, running in self.running.items() if running.settings is not None}
 
     def _names(self) -> dict[str, bool]:
-        return {aside.name: False for aside in self.set_aside.values()} | dict.fromkeys(self.running, True)
+        outside = [name for name, running in self.running.items() if running.found.source != "core"]
+        return {aside.name: False for aside in self.set_aside.values()} | dict.fromkeys(outside, True)
 
     async def health(self) -> dict[str, list[HealthPart]]:
         """The parts of each running plugin that has any; all are asked at the same time."""

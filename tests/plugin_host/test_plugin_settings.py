@@ -3,12 +3,13 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import field_validator
 
 from ksi_daemon.config import SettingsRead, read_settings
 from ksi_daemon.errors import Invalid, Unavailable
@@ -125,6 +126,7 @@ def test_every_mistake_is_named_with_its_place_and_the_nearest_name() -> None:
     assert "limt" in both
     assert "plugins.notes.limit = 0" in both
     assert "hunter2" not in problem({"api_key": ["hunter2"]})
+    assert "hunter2" not in problem({"names": {"password": ["hunter2"]}})
 
 
 def test_a_model_that_breaks_a_rule_is_refused_with_the_plugin_and_the_field() -> None:
@@ -231,14 +233,34 @@ async def test_what_fits_no_setting_of_a_plugin_is_a_warning_with_the_nearest(fi
         config_file=file,
         sources={},
         plugins={"plain": {"a": 1}, "notes": {"limit": 3}},
-        variables={"KSI_NOTES_LIMT": "1", "KSI_NOTES_MORE_LIMIT": "5"},
+        variables={"KSI_NOTES_LIMT": "1", "KSI_NOTES_MORE_LIMIT": "5", "KSI_AGENT_STATE_KEY": "5"},
     )
     async with running(plain, long, write_plugin(tmp_path / "mine", "notes", SOURCE)) as hub:
         hub.hub.control.read = read
         assert sorted(hub.hub.control.warnings()) == [
             "ksi.toml: [plugins.plain]: this plugin has no settings",
+            "the variable KSI_AGENT_STATE_KEY is ignored: it is not a known setting; did you mean 'KSI_AGENT_STATE_KEYS'?",
             "the variable KSI_NOTES_LIMT is ignored: it is not a setting of the plugin notes; did you mean 'limit'?",
         ]
+
+
+def test_a_validator_that_breaks_is_bad_settings_and_a_field_that_no_file_can_hold_is_refused() -> None:
+    class Checked(PluginSettings):
+        limit: int = Field(1, description="A number.")
+
+        @field_validator("limit")
+        @classmethod
+        def _breaks(cls, limit: int) -> int:
+            raise KeyError("no such limit")
+
+    with pytest.raises(BadPluginSettings, match="Checked failed with KeyError"):
+        read_plugin_settings("notes", Checked, {"limit": 5}, variables={}, file="ksi.toml")
+
+    class Called(PluginSettings):
+        function: Callable[[], None] = Field(print, description="What to call.")
+
+    with pytest.raises(PluginRefused, match="no file can hold"):
+        Plugin("notes", settings=Called)
 
 
 async def test_two_plugins_cannot_share_a_variable() -> None:
