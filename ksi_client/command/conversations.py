@@ -75,10 +75,14 @@ def export_conversation(
     screen: Screen = context.obj
     if form not in ("markdown", "json"):
         raise Fault(f"--format takes markdown or json, not {form!r}", exit_code=USAGE)
+    wanted = {"conversation_id": conversation, "agent_id": agent, "format": form}
     with SyncClient() as client:
-        wanted = {"conversation_id": conversation, "agent_id": agent, "format": form}
-        content = client.send("conversation:export", wanted)["content"]
+        part = client.send("conversation:export", wanted)
+        parts = [part["content"]]
+        while (after := part.get("next_after")) is not None:
+            part = client.send("conversation:export", wanted | {"after": after})
+            parts.append(part["content"])
     if form == "json":
-        screen.document(content)
+        screen.document(parts[0] | {"messages": [message for each in parts for message in each["messages"]]})
     else:
-        sys.stdout.write(visible(content, multiline=True))
+        sys.stdout.write(visible("".join(parts), multiline=True))

@@ -73,11 +73,20 @@ class RunnerStarter:
     async def start(self, folder: Path, environment: Mapping[str, str]) -> RunnerProcess | None:
         """Start the runner of a run; None if it has ended already. Secrets are in the program's environment only, never in its arguments."""
         body = msgspec.json.encode({"folder": str(folder), "environment": environment})
-        async with self._one_at_a_time, asyncio.timeout(START_LIMIT_S):
+        async with self._one_at_a_time:
             for _ in range(2):
                 if self._socket is None:
                     self._socket = _start_server()
-                answer = await self._ask(self._socket, len(body).to_bytes(4, "big") + body)
+                try:
+                    async with asyncio.timeout(START_LIMIT_S):
+                        answer = await self._ask(self._socket, len(body).to_bytes(4, "big") + body)
+                except BaseException as error:
+                    self.close()  # a late answer must not be taken for that to another request
+                    if isinstance(error, TimeoutError):
+                        raise Unavailable(
+                            "the process that starts programs does not answer", hint="try again"
+                        ) from error
+                    raise
                 if answer is not None:
                     return RunnerProcess(*answer)
                 self.close()  # it was killed, perhaps after it had forked

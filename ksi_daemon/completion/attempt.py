@@ -15,6 +15,7 @@ from ksi_daemon.storage.completions import StoredCompletion
 
 LOOK_EVERY_S = 0.2
 PIECE_BYTES = 256 * 1024
+PRINTED_CHARACTERS = 200_000
 STDERR_BYTES = 4_000  # the end of it, for messages
 GRACE_S = 3.0  # between SIGTERM and SIGKILL
 
@@ -32,7 +33,8 @@ class Attempt:
         self.completion = completion
         self.folder = folder
         self.stopped_for: Failure | None = None
-        self.printed = ""  # of the answer so far
+        self.printed = ""  # the beginning of the answer so far
+        self._characters = 0  # of all of it
         self._reader = reader
         self._runner = runner
         self._read = 0
@@ -94,9 +96,10 @@ class Attempt:
             data = self.folder.read_output("stdout", self._read, PIECE_BYTES)
             self._read += len(data)
             if progress := self._reader.feed(data):
-                before = len(self.printed)
-                self.printed += "".join(piece.text for piece in progress if piece.kind == "text")
-                on_progress(progress, before)
+                text = "".join(piece.text for piece in progress if piece.kind == "text")
+                self.printed += text[: max(0, PRINTED_CHARACTERS - len(self.printed))]
+                on_progress(progress, self._characters)
+                self._characters += len(text)
             await asyncio.sleep(0)
 
     def _check_deadlines(self) -> None:

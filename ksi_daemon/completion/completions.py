@@ -7,6 +7,7 @@ watched again, those that ended meanwhile are read, those that never began are s
 import asyncio
 import hashlib
 import os
+import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -52,6 +53,7 @@ RETRY_AFTER_S = 10.0
 RETRY_PAUSES_S = (2.0, 10.0, 60.0)
 TOKEN_OUTLIVES_S = 60.0
 PROGRESS_CHARACTERS = 2_000
+ANSWER_CHARACTERS = 200_000  # the rest is in the output that is kept of the last runs
 SESSION_LOST = "session_lost"  # a provider's code: the conversation cannot be continued, so begin it anew
 
 FINAL = frozenset({"done", "failed", "cancelled", "interrupted"})
@@ -401,6 +403,10 @@ class Completions:
         except BaseException:
             await self._end_token(begun)
             self._delete_secrets(folder)
+            unknown = find_runner(folder.path)
+            if unknown is not None:  # it was started all the same
+                unknown.send(signal.SIGTERM)
+                unknown.abandon()
             raise
         return begun, runner
 
@@ -442,7 +448,7 @@ class Completions:
             completion,
             state=_final_state(failure),
             ended_at=time.time(),
-            text=outcome.text,
+            text=_kept_answer(outcome.text),
             resumed=outcome.resumed,
             usage=outcome.usage,
             error=None if failure is None else _error(failure),
@@ -461,7 +467,7 @@ class Completions:
         if ended.error is not None:
             facts["error"] = ended.error
         else:
-            facts["characters"] = len(ended.text)
+            facts["characters"] = len(outcome.text)
         word = {"done": "result", "cancelled": "cancelled"}.get(ended.state, "failed")
         self._announce(word, ended, facts)
         delete_old(self.agents_folder, ended.agent_id, set(self._attempts))
@@ -637,6 +643,13 @@ def _principal(completion: StoredCompletion) -> Principal:
 
 def _waiting(completion: StoredCompletion) -> Waiting:
     return Waiting(completion.completion_id, completion.agent_id, completion.conversation_id, completion.not_before)
+
+
+def _kept_answer(text: str) -> str:
+    """An answer that can be shown in one result; a cut is marked."""
+    if len(text) <= ANSWER_CHARACTERS:
+        return text
+    return f"{text[:ANSWER_CHARACTERS]}\n[cut from {len(text):,} characters; agent:logs has what the program printed]\n"
 
 
 def _final_state(failure: Failure | None) -> Any:

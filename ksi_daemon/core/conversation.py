@@ -14,7 +14,8 @@ from ksi_daemon.storage.completions import Message, StoredConversation
 plugin = Plugin("conversation", uses=[Completions, Rights])
 
 PAGE = 100
-EXPORT_LIMIT = 10_000
+PAGE_CHARACTERS = 400_000
+EXPORT_PAGE = 1_000
 
 
 class Some(Params):
@@ -70,21 +71,37 @@ class Messages(Shown):
 async def get(ctx: Context, params: Page) -> Messages:
     """Show one conversation with its messages, in pages."""
     conversation = await _find(ctx, params)
-    found = await ctx.capability(Completions).store.messages(
-        conversation.agent_id, conversation.conversation_id, after=params.after, limit=params.limit
-    )
-    more = len(found) == params.limit and found[-1].seq < conversation.messages
+    found, next_after = await _page(ctx, conversation, params.after, params.limit)
     return Messages(
         **_shown(conversation).model_dump(),
         page=[
             Said(seq=each.seq, role=each.role, text=each.text, completion_id=each.completion_id, at=iso_time(each.at))
             for each in found
         ],
-        next_after=found[-1].seq if more else None,
+        next_after=next_after,
     )
 
 
+async def _page(
+    ctx: Context, conversation: StoredConversation, after: int, limit: int
+) -> tuple[list[Message], int | None]:
+    """So many messages as fit into one result, and after which one the next page begins."""
+    found = await ctx.capability(Completions).store.messages(
+        conversation.agent_id, conversation.conversation_id, after=after, limit=limit
+    )
+    page: list[Message] = []
+    characters = 0
+    for message in found:
+        characters += len(message.text)
+        if page and characters > PAGE_CHARACTERS:
+            break
+        page.append(message)
+    more = page and (len(page) < len(found) or (len(found) == limit and page[-1].seq < conversation.messages))
+    return page, page[-1].seq if more else None
+
+
 class Export(Which):
+    after: int = Field(0, ge=0, description="Messages after the one with this number: the next part of a long one.")
     format: Literal["markdown", "json"] = Field("markdown", description="What `content` is to be.")
 
 
@@ -92,19 +109,18 @@ class Exported(Result):
     format: Literal["markdown", "json"]
     messages: int
     content: Any = Field(description="Text, or an object with the conversation and its messages.")
+    next_after: int | None = Field(description="Ask with this as `after` for the next part; null at the end.")
 
 
 @plugin.handles("conversation:export", reads=True)
 async def export(ctx: Context, params: Export) -> Exported:
-    """A whole conversation as Markdown or JSON."""
+    """A conversation as Markdown or JSON; a long one in parts."""
     conversation = await _find(ctx, params)
-    messages = await ctx.capability(Completions).store.messages(
-        conversation.agent_id, conversation.conversation_id, after=0, limit=EXPORT_LIMIT
-    )
+    messages, next_after = await _page(ctx, conversation, params.after, EXPORT_PAGE)
     content: Any = as_markdown(conversation, messages)
     if params.format == "json":
         content = _shown(conversation).model_dump() | {"messages": [_as_data(each) for each in messages]}
-    return Exported(format=params.format, messages=len(messages), content=content)
+    return Exported(format=params.format, messages=len(messages), content=content, next_after=next_after)
 
 
 def _as_data(message: Message) -> dict[str, Any]:

@@ -209,7 +209,9 @@ class FakeDaemon:
             "completion:providers": lambda _: {"providers": [{"name": "claude", "program": None, "hint": "npm"}]},
             "conversation:list": lambda _: {"conversations": [CONVERSATION]},
             "conversation:get": lambda _: CONVERSATION | {"page": [MESSAGE], "next_after": None},
-            "conversation:export": lambda data: {"content": {} if data["format"] == "json" else "# Conversation\n"},
+            "conversation:export": lambda data: {
+                "content": {"messages": []} if data["format"] == "json" else "# Conversation\n"
+            },
             "token:create": lambda data: TOKEN | {"agent_id": data["agent_id"]},
             "token:list": lambda _: {"tokens": [{"credential_id": "t1", "agent_id": "ada", "state": "live"}]},
             "token:revoke": lambda data: {**data, "agent_id": "ada", "revoked": True},

@@ -315,6 +315,36 @@ async def test_logs_are_read_in_pages_without_cutting_characters(hub: TestHub) -
     assert (await hub.call("agent:logs", agent_id="bot", stream="stderr"))["text"] == "oops\n"
 
 
+async def test_a_long_answer_and_a_long_conversation_can_be_read(hub: TestHub) -> None:
+    """Promise 6: what is cut says so, and nothing is unreadable for being long."""
+    script = "head -c 3000000 /dev/zero | tr '\\0' x"
+    for _ in range(4):
+        done = await end_of(hub, await spawn_once(hub, script))
+        assert done["text"].startswith("x" * 1_000)
+        assert "cut from 3,000,000 characters" in done["text"]
+    seen: list[int] = []
+    after: Any = 0
+    while after is not None:
+        page = await hub.call("conversation:get", conversation_id="talk", after=after)
+        seen += [each["seq"] for each in page["page"]]
+        after = page["next_after"]
+    assert seen == list(range(1, 9))
+    text = ""
+    after = 0
+    while after is not None:
+        part = await hub.call("conversation:export", conversation_id="talk", after=after)
+        text, after = text + part["content"], part["next_after"]
+    assert text.count("\n## ") == 8
+    assert text.count("# Conversation talk of bot") == 1
+    assert (await hub.call("agent:logs", agent_id="bot", offset=2_999_990))["text"] == "x" * 10
+
+
+async def spawn_once(hub: TestHub, script: str) -> dict[str, Any]:
+    if "bot" not in hub.hub.rights.agents:
+        await spawn(hub, script)
+    return await ask(hub, "go", conversation_id="talk")
+
+
 async def test_a_folder_of_an_agent_belongs_to_its_owner_only(hub: TestHub) -> None:
     await end_of(hub, await spawn(hub, "true", prompt="go"))
     for path in [hub.hub.completions.agents_folder, *hub.hub.completions.agents_folder.rglob("*")]:
