@@ -135,7 +135,13 @@ def _options(ctx: Context, provider: Provider, params: Spawn, parent: Agent | No
     try:
         return provider.options.model_validate(inherited | params.options).model_dump(mode="json", exclude_unset=True)
     except ValidationError as error:
-        raise invalid_params(f"options of the provider {provider.name}", error) from error
+        wrong = invalid_params("agent:spawn", error).fields
+        raise Invalid(
+            f"the options do not fit the provider {provider.name}: "
+            + "; ".join(f"{field['field']}: {field['problem']}" for field in wrong[:5]),
+            hint="its options are " + ", ".join(provider.options.model_fields),
+            fields=wrong,
+        ) from error
 
 
 def _workspace(ctx: Context, params: Spawn, parent: Agent | None) -> Path | None:

@@ -248,7 +248,7 @@ async def test_what_cannot_be_spawned_is_refused_with_the_reason(hub: TestHub, t
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({}, Invalid, "what is to run it"),
         ({"provider": "nope"}, Invalid, "provider: Input should be"),
-        ({"provider": "command"}, Invalid, "command: Field required"),
+        ({"provider": "command"}, Invalid, "do not fit the provider command: command: Field required"),
         ({"provider": "command", "options": {"command": ["/no/such"]}}, Unavailable, "not installed"),
         ({"provider": "command", "options": echo, "workspace": "relative"}, Invalid, "not an existing folder"),
         ({"provider": "command", "options": echo, "profile": "king"}, Invalid, "profile"),
