@@ -41,3 +41,4 @@ needs_mount = pytest.mark.skipif(os.geteuid() != 0 or not _may_mount(), reason="
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 needs_strace = pytest.mark.skipif(not _may_trace(), reason="needs strace, and the permission to trace")
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

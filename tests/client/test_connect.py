@@ -16,6 +16,7 @@ from ksi_client.command.connection_setup import LABEL_LIMIT, token_label
 from tests.cases import case
 from tests.client.conftest import Ksi
 from tests.client.fake_daemon import FakeDaemon, fail
+from tests.machine import needs_git
 
 ECHO = ("send", "system:echo", "text=hi", "--token-env", "T")
 
@@ -210,6 +211,7 @@ def test_the_command_of_a_stdio_config_serves_the_agent(ksi: Ksi, tmp_path: Path
     assert json.loads(served.stdout)["result"]["structuredContent"] == {"text": "hi"}
 
 
+@needs_git
 @pytest.mark.usefixtures("running")
 def test_a_secret_in_a_git_work_tree_is_warned_about_unless_it_is_ignored(ksi: Ksi, tmp_path: Path) -> None:
     project = tmp_path / "project"

@@ -16,6 +16,7 @@ import pytest
 
 from ksi_daemon.agents.runner_process import MARK, kill, marked_processes
 from tests.live.daemon_process import ROOT, WAIT_S, Daemon, until
+from tests.machine import needs_curl, needs_git
 
 PROGRAM = Path(__file__).with_name("agent_program.py")
 ECHO = {"call": "ksi_system_echo", "arguments": {"text": "hi"}}
@@ -66,6 +67,7 @@ def seen_by(completion: dict[str, Any]) -> dict[str, Any]:
     return seen
 
 
+@needs_curl
 def test_full_then_thin_over_a_restart_then_refused_then_gone(daemon: Daemon) -> None:
     """K011 K012 K013 K014 K015 K017 K024 S03: the proof of the specification's flow, with an SDK client as the agent."""
     daemon.start()
@@ -105,6 +107,7 @@ def test_full_then_thin_over_a_restart_then_refused_then_gone(daemon: Daemon) ->
     )
 
 
+@needs_git
 def test_git_does_not_take_the_configs_of_a_var_folder_in_a_work_tree(daemon: Daemon) -> None:
     """S07"""
     daemon.start()

@@ -10,6 +10,9 @@ import pytest
 from ksi_daemon.errors import NotFound, Unavailable
 from ksi_daemon.retrieval import git_facts as module
 from ksi_daemon.retrieval.git_facts import GitFacts, NoGitFacts, git_facts
+from tests.machine import needs_git
+
+pytestmark = needs_git
 
 CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"], "LC_ALL": "C"}
 
