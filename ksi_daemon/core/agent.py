@@ -176,7 +176,9 @@ class Shown(Result):
     created_by: str
     tokens: int
     grants: int
-    last_used_at: str | None
+    last_used_at: str | None = Field(
+        description="When it was last seen: any of its tokens was used, also one that has ended."
+    )
 
 
 class Agents(Result):
@@ -294,7 +296,6 @@ def state_of(ctx: Context, agent: Agent) -> State:
 def _shown(ctx: Context, agent: Agent) -> Shown:
     rights = ctx.capability(Rights)
     credentials = rights.credentials.live(agent.agent_id)
-    used = [used for credential in credentials if (used := rights.credentials.last_used(credential)) is not None]
     return Shown(
         agent_id=agent.agent_id,
         profile=agent.profile,
@@ -310,5 +311,5 @@ def _shown(ctx: Context, agent: Agent) -> Shown:
         created_by=agent.created_by,
         tokens=len(credentials),
         grants=len(rights.grants.get(agent.agent_id, {})),
-        last_used_at=iso_time_if(max(used, default=None)),
+        last_used_at=iso_time_if(rights.credentials.last_seen(agent.agent_id)),
     )

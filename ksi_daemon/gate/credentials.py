@@ -43,12 +43,16 @@ class Credentials:
         self._live: dict[str, dict[str, Credential]] = {}  # by agent; an expired one stays until it is looked at
         self._ended: dict[str, dict[str, Credential]] = {}
         self._last_used: dict[str, float] = {}
+        self._last_seen: dict[str, float] = {}  # by agent: outlives its credentials
         self._run_out: dict[str, str] = {}  # by id: why they ended by themselves, to be stored
 
     def load(self, credentials: list[Credential]) -> None:
         """Fill the memory at the start."""
         for credential in credentials:
             self._put(credential)
+            seen = credential.last_used_at
+            if seen is not None and seen > self._last_seen.get(credential.agent_id, 0.0):
+                self._last_seen[credential.agent_id] = seen
 
     # --- reading
 
@@ -59,7 +63,7 @@ class Credentials:
             raise Unauthenticated(
                 "this token is not valid here", hint="ask the operator for a new one: ksi tokens create AGENT"
             )
-        self._last_used[credential.credential_id] = self.clock()
+        self._last_used[credential.credential_id] = self._last_seen[credential.agent_id] = self.clock()
         return Principal(
             kind="agent",
             name=credential.agent_id,
@@ -134,6 +138,10 @@ class Credentials:
         """When a credential was last used."""
         return self._last_used.get(credential.credential_id, credential.last_used_at)
 
+    def last_seen(self, agent_id: str) -> float | None:
+        """When any credential of an agent was last used, also one that has ended since."""
+        return self._last_seen.get(agent_id)
+
     # --- changing: one at a time, durable first, then in force
 
     async def add(self, template: Credential) -> tuple[Credential, str]:
@@ -191,6 +199,7 @@ class Credentials:
         """The agent is removed, in the store too."""
         for credential in self.of(agent_id):
             self._drop(credential)
+        self._last_seen.pop(agent_id, None)
 
     async def delete_ended(self) -> int:
         """Delete what ended more than a day ago; returns how many."""

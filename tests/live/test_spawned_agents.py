@@ -75,6 +75,9 @@ def test_full_then_thin_over_a_restart_then_refused_then_gone(daemon: Daemon) ->
     spawn(daemon, program, options={"resumes": True, "environment": {"PYTHONPATH": str(ROOT)}})
     first = seen_by(end_of(daemon, ask(daemon, ECHO, conversation_id="talk")))
     assert (first["thin"], first["answer"]) == (False, {"text": "hi"})
+    assert daemon.call("agent:get", {"agent_id": "bot"})["last_used_at"] is not None, (
+        "its token has ended, but it was seen"
+    )
     daemon.kill()
     daemon.start()
     second = seen_by(end_of(daemon, ask(daemon, ECHO, conversation_id="talk")))
